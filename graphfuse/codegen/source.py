@@ -1,0 +1,51 @@
+"""What code generation hands to the devices: source text and how to launch it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphfuse.ir import expr
+from graphfuse.ir.expr import Dim
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One entry point of a kernel.
+
+    ``grid`` is the number of blocks (one axis) as an expression of the program's symbols; 0 means nothing to launch.
+    ``block`` is the number of threads. ``align`` holds, for each pointer argument (inputs, then outputs), the alignment
+    in bytes that the entry relies on; a launcher picks the first variant whose alignments hold.
+    """
+
+    entry: str
+    grid: Dim
+    block: int
+    align: tuple[int, ...]
+
+    def fits(self, pointers: Sequence[int]) -> bool:
+        """Whether every pointer is aligned as this entry needs."""
+        return all(p % a == 0 for p, a in zip(pointers, self.align, strict=True))
+
+    def blocks(self, env: Mapping[str, int]) -> int:
+        """Blocks to launch for these values of the symbols."""
+        return expr.evaluate(self.grid, env)
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """CUDA source of one program; the same text compiles for the host device.
+
+    Every entry point takes: a pointer for each input, a pointer for each output, then one ``long long`` for each name in
+    ``symbols``. ``variants`` run from the most to the least demanding; the last one needs only natural alignment.
+    """
+
+    text: str
+    variants: tuple[Variant, ...]
+    inputs: int
+    outputs: int
+    symbols: tuple[str, ...]
+
+    def pick(self, pointers: Sequence[int]) -> Variant:
+        """The best variant for these addresses."""
+        return next((v for v in self.variants if v.fits(pointers)), self.variants[-1])
