@@ -14,6 +14,7 @@ Atoms
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -142,13 +143,22 @@ def _normal(terms: Mapping[Monomial, int]) -> Dim:
 
 def _recombine(terms: Mapping[Monomial, int], rest: Call, coef: int) -> Dim | None:
     """``(x // m) * m + x % m`` is ``x``: undoes a reshape that was reshaped back."""
-    if not isinstance(rest.right, int):
+    quotient = _single_atom(floordiv(rest.left, rest.right))
+    if quotient is None:
         return None
-    quotient = (Call("//", rest.left, rest.right),)
-    if terms.get(quotient) != coef * rest.right:
-        return None
-    others = {m: c for m, c in terms.items() if m not in (quotient, (rest,))}
+    others = {m: c for m, c in terms.items() if m != (rest,)}
+    for mono, factor in _terms(rest.right).items():
+        key = tuple(sorted((*mono, quotient), key=_atom_key))
+        if others.pop(key, None) != coef * factor:
+            return None
     return _normal(others) + coef * rest.left
+
+
+def _single_atom(dim: Dim) -> Atom | None:
+    if isinstance(dim, Expr) and len(dim.terms) == 1:
+        ((mono, coef),) = dim.terms.items()
+        return mono[0] if len(mono) == 1 and coef == 1 else None
+    return None
 
 
 def sym(name: str) -> Expr:
@@ -365,7 +375,7 @@ def _divmod(left: Dim, right: Dim) -> tuple[Dim, Dim]:
             return quotient, 0
     if is_nonneg(rest) and is_less(rest, right):
         return quotient, rest
-    inner = _nested_quotient(rest, right)
+    inner = _nested_quotient(rest, right) or _common_factor(rest, right)
     if inner is not None:
         return quotient + inner[0], inner[1]
     return quotient + _wrap(Call("//", rest, right)), _wrap(Call("%", rest, right))
@@ -378,6 +388,22 @@ def _nested_quotient(rest: Dim, right: Dim) -> tuple[Dim, Dim] | None:
         if len(mono) == 1 and coef == 1 and isinstance(mono[0], Call) and mono[0].fn == "//" and isinstance(mono[0].right, int) \
                 and mono[0].right > 0:
             return floordiv(mono[0].left, mono[0].right * right), _wrap(Call("%", rest, right))
+    return None
+
+
+def _common_factor(rest: Dim, right: Dim) -> tuple[Dim, Dim] | None:
+    """``(g*a + b) // (g*d)`` is ``a // d`` when ``0 <= b < g``: what makes a vector of elements share one quotient."""
+    if not isinstance(rest, Expr) or not isinstance(right, int):
+        return None
+    factors = {math.gcd(abs(c), right) for m, c in rest.terms.items() if m} - {1}
+    for g in sorted(factors, reverse=True):
+        whole = _normal({m: c // g for m, c in rest.terms.items() if c % g == 0 and m})
+        small = _normal({m: c for m, c in rest.terms.items() if c % g or not m})
+        if isinstance(small, int):
+            whole, small = whole + small // g, small % g
+        if whole != 0 and is_nonneg(small) and is_less(small, g):
+            quotient, remainder = floordiv(whole, right // g), modulo(whole, right // g)
+            return quotient, remainder * g + small
     return None
 
 
