@@ -1,0 +1,65 @@
+# make demo       scan, fuse, build and check two real models
+# make test       every tier that runs without a GPU, then the linters
+# make gpu-test   the gpu tier; where nothing can be downloaded, with the packages that python3 has
+# make models     write models/*.onnx again, byte for byte
+# make lint       ruff and mypy            make format   ruff, in place            make clean
+#
+# PYTHON names the interpreter that the virtual environment is made with. GRAPHFUSE_PYTHON names one to run the gpu tier
+# with as it is.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
+# The stamp's name says what the environment was made from: nothing is installed twice, and nothing stale is used.
+READY := $(VENV)/ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d ' ' -f 1)
+
+.PHONY: help venv demo test gpu-test models lint format clean
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+venv: $(READY)
+
+# An environment without a stamp was interrupted while it was made: begin again.
+$(READY):
+	@command -v $(PYTHON) >/dev/null \
+	  || { echo "make: $(PYTHON) was not found; install Python 3.10 or later, or name one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "make: $(PYTHON) is $$($(PYTHON) -V); graphfuse needs 3.10 or later: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@ls $(VENV)/ready-* >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
+	@timeout 30 $(PIP) download --no-deps --retries 1 --timeout 10 --dest $(VENV)/probe iniconfig >/dev/null 2>&1 \
+	  || { echo "make: no package index can be reached; the first run needs one"; exit 1; }
+	@rm -f $(VENV)/ready-*
+	@echo "installing graphfuse and what it needs into $(VENV): some 300 MB to download, a few minutes"
+	@$(PIP) install --editable '.[rtx,cuda,dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(PY) demo/demo.py
+
+test: $(READY)
+	$(PY) -m pytest -n 2 --dist worksteal -q -rs
+	@$(MAKE) --no-print-directory lint
+
+gpu-test:
+	@python='$(GRAPHFUSE_PYTHON)'; \
+	if [ -z "$$python" ]; then $(MAKE) --no-print-directory venv && python=$(PY) || python=$(PYTHON); fi; \
+	echo "gpu tier with $$python"; \
+	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $$python -m pytest tests/gpu -q -rs -p no:cacheprovider
+
+models: $(READY)
+	@for script in models/*.py; do $(PY) $$script || exit 1; done
+
+lint: $(READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(READY)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis out
