@@ -382,12 +382,10 @@ def _divmod(left: Dim, right: Dim) -> tuple[Dim, Dim]:
 
 
 def _nested_quotient(rest: Dim, right: Dim) -> tuple[Dim, Dim] | None:
-    """``(x // a) // b`` is ``x // (a*b)``; a common constant factor of ``rest`` and ``right`` comes out."""
-    if isinstance(rest, Expr) and isinstance(right, int) and len(rest.terms) == 1:
-        (mono, coef), = rest.terms.items()
-        if len(mono) == 1 and coef == 1 and isinstance(mono[0], Call) and mono[0].fn == "//" and isinstance(mono[0].right, int) \
-                and mono[0].right > 0:
-            return floordiv(mono[0].left, mono[0].right * right), _wrap(Call("%", rest, right))
+    """``(x // a) // b`` is ``x // (a*b)``."""
+    atom = _single_atom(rest)
+    if isinstance(atom, Call) and atom.fn == "//" and not (isinstance(atom.right, int) and atom.right < 0):
+        return floordiv(atom.left, atom.right * right), _wrap(Call("%", rest, right))
     return None
 
 
