@@ -1,0 +1,306 @@
+"""One element of a program's value, as an expression over loop indices.
+
+``Puller.pull(value, index)`` walks a program backwards from an output: views turn into arithmetic on the index, element-wise
+instructions into operations, and what is left are loads at computed addresses. Equal nodes are the same object, so a
+value that is used twice, or by two passes over a row, is computed once. Nothing here knows how loops are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from graphfuse.ir import dtypes, expr
+from graphfuse.ir.builder import Number, const_text
+from graphfuse.ir.dtypes import DType
+from graphfuse.ir.errors import Refused
+from graphfuse.ir.expr import Dim, Var
+from graphfuse.ir.program import Instr, Program
+
+Index = tuple[Dim, ...]
+Condition = tuple[tuple[Dim, Dim], ...]  # all of ``left < right``
+
+MAX_NODES = 4000
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A scalar. Nodes are interned by their ``Puller``: compare and hash by identity.
+
+    kind     args              payload
+    load     -                 (parameter number, linear address)
+    const    -                 value
+    index    -                 integer expression, as a value
+    op       operands          name of the scalar operation
+    cast     x                 None
+    round    x                 None
+    case     branches          the condition of each branch but the last
+    reduce   -                 (instruction number, index of the kept axes)
+    """
+
+    kind: str
+    dtype: DType
+    args: tuple[Node, ...]
+    payload: object
+    total: bool  # safe to compute anywhere in the loop: no load may fall outside its tensor
+    vars: frozenset[Var] = field(default=frozenset())
+    number: int = 0  # in order of creation: arguments come before users
+
+
+@dataclass
+class Gather:
+    """A loop-like index whose value is read from memory: ``node``, made non-negative and clamped to the axis."""
+
+    var: Var
+    node: Node
+
+
+class Puller:
+    """Pulls elements of one program's values; ``gathers`` maps the run-time indices it had to introduce to their nodes."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.nodes: list[Node] = []
+        self.gathers: dict[Var, Node] = {}
+        self._interned: dict[object, Node] = {}
+        self._pulled: dict[tuple[int, Index], Node] = {}
+        self._by_index: dict[Node, Var] = {}
+
+    def pull(self, number: int, index: Index) -> Node:
+        """The element of instruction ``number`` at ``index``. Raises Refused when there would be too much to compute."""
+        key = (number, index)
+        if key not in self._pulled:
+            self._pulled[key] = self._make(self.program.body[number], number, index)
+        return self._pulled[key]
+
+    def _make(self, instr: Instr, number: int, index: Index) -> Node:
+        method = getattr(self, f"_{instr.op}")
+        node: Node = method(instr, number, index)
+        return node
+
+    def intern(self, kind: str, dtype: DType, args: tuple[Node, ...], payload: object, *, exprs: Sequence[Dim] = (), total: bool = True) -> Node:
+        """The node with these parts; ``exprs`` are the index expressions in the payload."""
+        key = (kind, dtype.name, args, const_text(payload) if kind == "const" else payload)  # type: ignore[arg-type]
+        found = self._interned.get(key)
+        if found is None:
+            loops: set[Var] = set()
+            for arg in args:
+                loops |= arg.vars
+            for item in exprs:
+                loops |= self._expr_vars(item)
+            total = total and all(a.total for a in args)
+            found = Node(kind, dtype, args, payload, total, frozenset(loops), len(self.nodes))
+            self.nodes.append(found)
+            if len(self.nodes) > MAX_NODES:
+                raise Refused("too-large", f"more than {MAX_NODES} scalar operations for one kernel")
+            self._interned[key] = found
+        return found
+
+    def _expr_vars(self, item: Dim) -> set[Var]:
+        found: set[Var] = set()
+        for v in expr.variables(item):
+            found |= self.gathers[v].vars if v in self.gathers else {v}
+        return found
+
+    # --- sources
+
+    def _param(self, instr: Instr, number: int, index: Index) -> Node:
+        shape = instr.shape
+        inside = all(expr.is_nonneg(i) and expr.is_less(i, d) for i, d in zip(index, shape, strict=True))
+        address = linear(index, shape)
+        return self.intern("load", instr.dtype, (), (instr.attr("index"), address), exprs=(address,), total=inside)
+
+    def _const(self, instr: Instr, number: int, index: Index) -> Node:
+        return self.const(instr.attr("value"), instr.dtype)
+
+    def const(self, value: Number, dtype: DType) -> Node:
+        """A literal."""
+        return self.intern("const", dtype, (), value)
+
+    def _extent(self, instr: Instr, number: int, index: Index) -> Node:
+        return self._index_value(instr.attr("size"), instr.dtype)
+
+    def _iota(self, instr: Instr, number: int, index: Index) -> Node:
+        return self._index_value(index[instr.attr("axis")], instr.dtype)
+
+    def _index_value(self, value: Dim, dtype: DType) -> Node:
+        return self.const(value, dtype) if isinstance(value, int) else self.intern("index", dtype, (), value, exprs=(value,))
+
+    # --- element-wise
+
+    def _map(self, instr: Instr, number: int, index: Index) -> Node:
+        return self.op(instr.attr("fn"), instr.dtype, tuple(self.pull(a, index) for a in instr.args))
+
+    def op(self, fn: str, dtype: DType, args: tuple[Node, ...]) -> Node:
+        """An operation on nodes; adding 0 is never dropped (it would change -0.0)."""
+        return self.intern("op", dtype, args, fn)
+
+    def _cast(self, instr: Instr, number: int, index: Index) -> Node:
+        return self.intern("cast", instr.dtype, (self.pull(instr.args[0], index),), None)
+
+    def _round(self, instr: Instr, number: int, index: Index) -> Node:
+        return self.intern("round", instr.dtype, (self.pull(instr.args[0], index),), None)
+
+    # --- views
+
+    def _transpose(self, instr: Instr, number: int, index: Index) -> Node:
+        perm = instr.attr("perm")
+        return self.pull(instr.args[0], tuple(index[perm.index(axis)] for axis in range(len(perm))))
+
+    def _reshape(self, instr: Instr, number: int, index: Index) -> Node:
+        return self.pull(instr.args[0], reshape_index(index, instr.shape, self.program.body[instr.args[0]].shape))
+
+    def _broadcast(self, instr: Instr, number: int, index: Index) -> Node:
+        source = self.program.body[instr.args[0]].shape
+        own = index[len(index) - len(source) :]
+        return self.pull(instr.args[0], tuple(0 if d == 1 else i for i, d in zip(own, source, strict=True)))
+
+    def _slice(self, instr: Instr, number: int, index: Index) -> Node:
+        parts = zip(index, instr.attr("starts"), instr.attr("steps"), strict=True)
+        return self.pull(instr.args[0], tuple(start + step * i for i, start, step in parts))
+
+    def _pad(self, instr: Instr, number: int, index: Index) -> Node:
+        source = self.program.body[instr.args[0]].shape
+        inner = tuple(i - low for i, low in zip(index, instr.attr("low"), strict=True))
+        tests: list[tuple[Dim, Dim]] = []
+        for i, dim in zip(inner, source, strict=True):
+            if not expr.is_nonneg(i):
+                tests.append((-i - 1, 0))
+            if not expr.is_less(i, dim):
+                tests.append((i, dim))
+        if any(expr.is_nonneg(left - right) for left, right in tests):
+            return self.pull(instr.args[1], ())
+        if not tests:
+            return self.pull(instr.args[0], inner)
+        branches = (self.pull(instr.args[0], inner), self.pull(instr.args[1], ()))
+        return self._case(instr.dtype, branches, (tuple(tests),))
+
+    def _concat(self, instr: Instr, number: int, index: Index) -> Node:
+        axis = instr.attr("axis")
+        where, start = index[axis], 0
+        branches: list[Node] = []
+        conditions: list[Condition] = []
+        end: Dim = start
+        for number_, arg in enumerate(instr.args):
+            begin, end = end, end + self.program.body[arg].shape[axis]
+            if number_ < len(instr.args) - 1 and expr.is_nonneg(where - end):
+                continue  # the index is past this part
+            inner = tuple(i - begin if k == axis else i for k, i in enumerate(index))
+            branches.append(self.pull(arg, inner))
+            if number_ == len(instr.args) - 1 or expr.is_less(where, end):
+                break
+            conditions.append((compare(where, end),))
+        return branches[0] if len(branches) == 1 else self._case(instr.dtype, tuple(branches), tuple(conditions))
+
+    def _case(self, dtype: DType, branches: tuple[Node, ...], conditions: tuple[Condition, ...]) -> Node:
+        exprs = [side for condition in conditions for pair in condition for side in pair]
+        total = all(b.total for b in branches)
+        node = self.intern("case", dtype, branches, conditions, exprs=exprs, total=total)
+        return node
+
+    def _gather(self, instr: Instr, number: int, index: Index) -> Node:
+        data, indices = instr.args
+        axis = instr.attr("axis")
+        rank = len(self.program.body[indices].shape)
+        size = self.program.body[data].shape[axis]
+        position = self.pull(indices, index[axis : axis + rank])
+        return self.pull(data, (*index[:axis], self._position(position, size), *index[axis + rank :]))
+
+    def _position(self, node: Node, size: Dim) -> Dim:
+        if node.kind == "const" and isinstance(size, int):
+            value = int(node.payload)  # type: ignore[call-overload]
+            return min(max(value + size if value < 0 else value, 0), size - 1)
+        if size == 1:
+            return 0
+        if node not in self._by_index:
+            wide = node if node.dtype is dtypes.I64 else self.intern("cast", dtypes.I64, (node,), None)
+            extent = self._index_value(size, dtypes.I64)
+            wrapped = self.op("where", dtypes.I64, (self.op("lt", dtypes.BOOL, (wide, self.const(0, dtypes.I64))),
+                                                    self.op("add", dtypes.I64, (wide, extent)), wide))  # fmt: skip
+            last = self._index_value(size - 1, dtypes.I64)
+            clamped = self.op("min", dtypes.I64, (self.op("max", dtypes.I64, (wrapped, self.const(0, dtypes.I64))), last))
+            made = Var(f"g{len(self.gathers)}", size)
+            self.gathers[made] = clamped
+            self._by_index[node] = made
+        found = self._by_index[node]
+        return expr.var(found.name, found.extent)
+
+    # --- reductions
+
+    def _reduce(self, instr: Instr, number: int, index: Index) -> Node:
+        return self.intern("reduce", instr.dtype, (), (number, index), exprs=index)
+
+
+def linear(index: Index, shape: Sequence[Dim]) -> Dim:
+    """The row-major position of ``index`` in a tensor of ``shape``."""
+    total: Dim = 0
+    for i, dim in zip(index, shape, strict=True):
+        total = total * dim + i
+    return total
+
+
+def delinear(position: Dim, shape: Sequence[Dim]) -> Index:
+    """The index at a row-major position; the outermost quotient needs no remainder."""
+    index: list[Dim] = []
+    stride = expr.product(shape)
+    for axis, dim in enumerate(shape):
+        if dim == 1:
+            index.append(0)
+            continue
+        outermost = all(d == 1 for d in shape[:axis])
+        stride = expr.product(shape[axis + 1 :])
+        quotient = expr.floordiv(position, stride)
+        index.append(quotient if outermost else expr.modulo(quotient, dim))
+    return tuple(index)
+
+
+def reshape_index(index: Index, shape: Sequence[Dim], source: Sequence[Dim]) -> Index:
+    """The index in ``source`` of the element at ``index`` of the reshaped ``shape``; groups of axes that match stay apart."""
+    if any(d == 0 for d in shape):
+        return (0,) * len(source)
+    result: list[Dim] = []
+    for own, other in _groups(shape, source):
+        position = linear(tuple(index[a] for a in own), [shape[a] for a in own])
+        result += delinear(position, [source[a] for a in other])
+    return tuple(result)
+
+
+def _groups(shape: Sequence[Dim], source: Sequence[Dim]) -> list[tuple[list[int], list[int]]]:
+    """Runs of axes of equal size on both sides: a split or merge of axes touches only its own run."""
+    groups: list[tuple[list[int], list[int]]] = []
+    own: list[int] = []
+    other: list[int] = []
+    left: Dim = 1
+    right: Dim = 1
+    i = j = 0
+    while i < len(shape) or j < len(source):
+        grow_left = j == len(source) or (i < len(shape) and _advance_left(left, right, own))
+        if grow_left:
+            left, own, i = left * shape[i], [*own, i], i + 1
+        else:
+            right, other, j = right * source[j], [*other, j], j + 1
+        if left == right:
+            groups.append((own, other))
+            own, other, left, right = [], [], 1, 1
+    if own or other:
+        groups.append((own, other))
+    return groups
+
+
+def _advance_left(left: Dim, right: Dim, own: list[int]) -> bool:
+    if isinstance(left, int) and isinstance(right, int):
+        return left <= right
+    if expr.exact_quotient(right, left) is not None:
+        return True
+    return expr.exact_quotient(left, right) is None and not own
+
+
+def compare(left: Dim, right: Dim) -> tuple[Dim, Dim]:
+    """``left < right``, divided by a power of 2 that divides ``right`` where that drops a loop index: lanes then agree."""
+    if isinstance(right, int) and isinstance(left, expr.Expr) and right > 1:
+        for factor in (16, 8, 4, 2):
+            if right % factor == 0:
+                reduced = expr.floordiv(left, factor)
+                if not any(isinstance(a, expr.Call) for a in expr.atoms(reduced) - expr.atoms(left)):
+                    return reduced, right // factor
+    return left, right
