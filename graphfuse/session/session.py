@@ -1,0 +1,142 @@
+"""``Session``: runs a model whose fused nodes need no TensorRT."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir
+
+from graphfuse.graph.load import load_model
+from graphfuse.session.devices import Device, Region, open_device
+from graphfuse.session.fused import FusedNode, read_fused
+from graphfuse.session.interface import Port, accept_inputs, port
+from graphfuse.session.ort_stage import OrtStage, Types
+from graphfuse.session.stages import Stage, last_uses, outer_reads, split
+from graphfuse.session.values import Value, tensor_type
+
+if TYPE_CHECKING:
+    from graphfuse.session.binding import Binding
+
+Model = str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model
+
+
+class Session:
+    """A model ready to run: fused nodes on ``device``, the rest in ONNX Runtime with its optimisation off.
+
+    ``model`` is a path, a ``ModelProto`` or an ``onnx_ir.Model``, with fused nodes in portable or plugin form, or with
+    none at all. ``device`` is cuda, host, numpy or auto (the first of these that works; ``Session.device`` says which).
+    Raises GraphfuseError when the model cannot be read, ONNX Runtime does not take its unfused nodes, or the device
+    does not work here. All kernels are compiled here, together; ``run`` compiles nothing.
+    """
+
+    def __init__(self, model: Model, device: str = "auto") -> None:
+        self._model = load_model(model)
+        graph = self._model.graph
+        self.inputs: tuple[Port, ...] = tuple(port(v) for v in graph.inputs)
+        self.outputs: tuple[Port, ...] = tuple(port(v) for v in graph.outputs)
+        self._device = open_device(device)
+        stages = split(graph)
+        self._drops = last_uses(stages, graph)
+        fused = {n: read_fused(n, self._model) for s in stages if s.fused for n in s.nodes}
+        regions = dict(zip(fused, self._device.load(list(fused.values())), strict=True))
+        self.regions: tuple[FusedNode, ...] = tuple(fused.values())
+        self._steps = self._build(stages, fused, regions)
+        self._constants = {v.name or "": Value(array=v.const_value.numpy()) for v in _needed_constants(stages, graph) if v.const_value}
+
+    @property
+    def device(self) -> str:
+        """Where the fused nodes run: ``cuda``, ``host`` or ``numpy``."""
+        return self._device.name
+
+    @property
+    def wholly_fused(self) -> bool:
+        """Whether every node of the model is a fused one."""
+        return all(isinstance(s, _FusedStep) for s in self._steps)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name, in the model's order, for these inputs (arrays of exactly the model's dtypes).
+
+        Raises GraphfuseError for an unknown or missing input, a wrong dtype, rank or fixed dimension, and for sizes
+        that the model's nodes do not take.
+        """
+        given = accept_inputs(self.inputs, inputs)
+        values = dict(self._constants)
+        values.update((name, Value(array=array)) for name, array in given.items())
+        for step, drop in zip(self._steps, self._drops, strict=True):
+            values.update(step.run(values))
+            for name in drop:
+                values.pop(name, None)
+        return {p.name: values[p.name].result for p in self.outputs}
+
+    def bind(self, inputs: Mapping[str, Any]) -> Binding:
+        """Prepares a wholly fused model to run on these device arrays, again and again, by launching kernels only.
+
+        Raises GraphfuseError when the device is not CUDA, a node is not fused, or an array is not contiguous or has a
+        wrong dtype or shape.
+        """
+        from graphfuse.session.binding import bind
+
+        return bind(self, self._device, inputs, self._constants)
+
+    def _build(self, stages: list[Stage], fused: dict[onnx_ir.Node, FusedNode], regions: dict[onnx_ir.Node, Region]) -> list[Any]:
+        """The steps in order; each ONNX Runtime stage learns its input types from what came before it."""
+        types = _known_types(self._model.graph)
+        readers = _wanted(stages, self._model.graph)
+        steps: list[Any] = []
+        for stage in stages:
+            if stage.fused:
+                steps.append(_FusedStep([(fused[n], regions[n]) for n in stage.nodes]))
+                types.update(t for n in stage.nodes for t in _program_types(fused[n]))
+            else:
+                steps.append(OrtStage(self._model, stage.nodes, types, readers))
+                types.update(steps[-1].output_types)
+        return steps
+
+
+class _FusedStep:
+    """Fused nodes that run one after another."""
+
+    def __init__(self, nodes: list[tuple[FusedNode, Region]]) -> None:
+        self.nodes = nodes
+
+    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        made: dict[str, Value] = {}
+        for node, region in self.nodes:
+            inputs = [made[n] if n in made else values[n] for n in node.inputs]
+            made.update(zip(node.outputs, region.run(inputs), strict=True))
+        return made
+
+
+def _wanted(stages: list[Stage], graph: onnx_ir.Graph) -> list[str]:
+    """Names that must leave the stage that makes them: outputs of the model, and values read by another stage."""
+    home = {v: s for s, stage in enumerate(stages) for n in stage.nodes for v in n.outputs}
+    wanted = {v.name: None for v in graph.outputs if v.name}
+    for index, stage in enumerate(stages):
+        for node in stage.nodes:
+            wanted.update({v.name: None for v in outer_reads(node, graph) if v.name and home.get(v, index) != index})
+    return list(wanted)
+
+
+def _known_types(graph: onnx_ir.Graph) -> Types:
+    """Types of the graph's inputs and of its constants."""
+    types: Types = {}
+    for value in (*graph.inputs, *graph.initializers.values()):
+        if value.type is not None:
+            types[value.name or ""] = onnx_ir.serde.serialize_type(value.type)
+        elif value.const_value is not None:
+            types[value.name or ""] = tensor_type(int(value.const_value.dtype))
+    return types
+
+
+def _program_types(node: FusedNode) -> list[tuple[str, onnx.TypeProto]]:
+    return [(name, tensor_type(t.onnx)) for name, (t, _) in zip(node.outputs, node.program.outputs, strict=True)]
+
+
+def _needed_constants(stages: list[Stage], graph: onnx_ir.Graph) -> list[onnx_ir.Value]:
+    """Initializers that do not live inside an ONNX Runtime stage: inputs of fused nodes, defaults of inputs, outputs."""
+    fused = {v for s in stages if s.fused for n in s.nodes for v in n.inputs if v is not None}
+    outputs = set(graph.outputs)
+    return [v for v in graph.initializers.values() if v in fused or v in outputs or v.is_graph_input()]
