@@ -1,0 +1,1 @@
+"""Inputs, comparisons with Polygraphy, verdicts per output and per region."""
