@@ -15,17 +15,20 @@ class Variant:
 
     ``grid`` is the number of blocks (one axis) as an expression of the program's symbols; 0 means nothing to launch.
     ``block`` is the number of threads. ``align`` holds, for each pointer argument (inputs, then outputs), the alignment
-    in bytes that the entry relies on; a launcher picks the first variant whose alignments hold.
+    in bytes that the entry relies on, ``below_2_31`` sizes that must stay below 2**31 because the entry counts in 32 bits; a
+    launcher picks the first variant for which all of that holds.
     """
 
     entry: str
     grid: Dim
     block: int
     align: tuple[int, ...]
+    below_2_31: tuple[Dim, ...] = ()
 
-    def fits(self, pointers: Sequence[int]) -> bool:
-        """Whether every pointer is aligned as this entry needs."""
-        return all(p % a == 0 for p, a in zip(pointers, self.align, strict=True))
+    def fits(self, pointers: Sequence[int], env: Mapping[str, int]) -> bool:
+        """Whether the entry may be launched on these addresses and with these values of the symbols."""
+        aligned = all(p % a == 0 for p, a in zip(pointers, self.align, strict=True))
+        return aligned and all(expr.evaluate(d, env) < 1 << 31 for d in self.below_2_31)
 
     def blocks(self, env: Mapping[str, int]) -> int:
         """Blocks to launch for these values of the symbols."""
@@ -46,6 +49,6 @@ class KernelSource:
     outputs: int
     symbols: tuple[str, ...]
 
-    def pick(self, pointers: Sequence[int]) -> Variant:
-        """The best variant for these addresses."""
-        return next((v for v in self.variants if v.fits(pointers)), self.variants[-1])
+    def pick(self, pointers: Sequence[int], env: Mapping[str, int]) -> Variant:
+        """The best variant for these addresses and sizes."""
+        return next((v for v in self.variants if v.fits(pointers, env)), self.variants[-1])

@@ -165,9 +165,9 @@ class Puller:
         tests: list[tuple[Dim, Dim]] = []
         for i, dim in zip(inner, source, strict=True):
             if not expr.is_nonneg(i):
-                tests.append((-i - 1, 0))
+                tests.append((-1, i))
             if not expr.is_less(i, dim):
-                tests.append((i, dim))
+                tests.append(compare(i, dim))
         if any(expr.is_nonneg(left - right) for left, right in tests):
             return self.pull(instr.args[1], ())
         if not tests:
@@ -241,8 +241,9 @@ def linear(index: Index, shape: Sequence[Dim]) -> Dim:
 
 def delinear(position: Dim, shape: Sequence[Dim]) -> Index:
     """The index at a row-major position; the outermost quotient needs no remainder."""
+    if any(d == 0 for d in shape):
+        return (0,) * len(shape)
     index: list[Dim] = []
-    stride = expr.product(shape)
     for axis, dim in enumerate(shape):
         if dim == 1:
             index.append(0)

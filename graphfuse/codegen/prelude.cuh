@@ -1,0 +1,248 @@
+// Device prelude of every generated kernel. It includes nothing, so that NVRTC starts in no time, and it compiles as C++17
+// for the host device too (GF_HOST). Storage types gf_f16 and gf_bf16 are bit patterns: values are computed in float.
+
+typedef signed char gf_i8;
+typedef unsigned char gf_u8;
+typedef short gf_i16;
+typedef unsigned short gf_u16;
+typedef int gf_i32;
+typedef unsigned int gf_u32;
+typedef long long gf_i64;
+typedef unsigned long long gf_u64;
+typedef bool gf_bool;
+struct gf_f16 { gf_u16 bits; };
+struct gf_bf16 { gf_u16 bits; };
+
+#define GF_INLINE __device__ __forceinline__
+#ifdef GF_HOST
+#define GF_UNROLL _Pragma("GCC unroll 32")
+#else
+#define GF_UNROLL _Pragma("unroll")
+#endif
+#define GF_LANES(n) GF_UNROLL for (int j = 0; j < n; ++j)
+
+// N elements moved by accesses of up to 16 bytes.
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) gf_vec { T v[N]; };
+template <class T, int N> GF_INLINE gf_vec<T, N> gf_load_vec(const T* p) { return *reinterpret_cast<const gf_vec<T, N>*>(p); }
+template <class T, int N> GF_INLINE void gf_store_vec(T* p, const gf_vec<T, N>& x) { *reinterpret_cast<gf_vec<T, N>*>(p) = x; }
+
+// --- conversions between storage and compute types ------------------------------------------------------------------
+
+GF_INLINE float gf_bits_float(gf_u32 b) { return __uint_as_float(b); }
+GF_INLINE gf_u32 gf_float_bits(float x) { return __float_as_uint(x); }
+
+#ifdef GF_HOST
+GF_INLINE float gf_half_to_float(gf_u16 h) {
+  const gf_u32 sign = (gf_u32)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
+  if (exponent == 31) return gf_bits_float(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent) return gf_bits_float(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  const float tiny = (float)mantissa * 5.9604644775390625e-8f;  // 2^-24
+  return sign ? -tiny : tiny;
+}
+GF_INLINE gf_u16 gf_float_to_half(float x) {
+  const gf_u32 b = gf_float_bits(x), sign = (b >> 16) & 0x8000, magnitude = b & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return (gf_u16)(sign | 0x7fff);
+  if (magnitude >= 0x477ff000u) return (gf_u16)(sign | 0x7c00);  // rounds to infinity
+  if (magnitude < 0x38800000u) {                                  // below the smallest normal: let float addition round
+    const float shifted = gf_bits_float(magnitude) + 0.5f;
+    return (gf_u16)(sign | (gf_float_bits(shifted) - 0x3f000000u));
+  }
+  const gf_u32 odd = (magnitude >> 13) & 1;
+  return (gf_u16)(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}
+GF_INLINE gf_u16 gf_float_to_bfloat(float x) {
+  const gf_u32 b = gf_float_bits(x);
+  if ((b & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return (gf_u16)((b + 0x7fffu + ((b >> 16) & 1)) >> 16);
+}
+#else
+GF_INLINE float gf_half_to_float(gf_u16 h) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h)); return x; }
+GF_INLINE gf_u16 gf_float_to_half(float x) { gf_u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+GF_INLINE gf_u16 gf_float_to_bfloat(float x) { gf_u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+#endif
+// A double rounded to odd: a second rounding to 16 bits then gives what one rounding would.
+GF_INLINE float gf_round_to_odd(double x) {
+  const float near = (float)x;
+  gf_u32 b = gf_float_bits(near);
+  if ((double)near == x || x != x || (b & 0x7fffffffu) == 0x7f800000u) return near;
+  const bool up = x < 0 ? (double)near < x : (double)near > x;  // rounded away from zero
+  if (up) b -= 1;
+  return gf_bits_float(b | 1);
+}
+
+// gf_up: a stored value as its compute type. gf_down<S>: back, rounding to nearest even.
+template <class T> GF_INLINE T gf_up(T x) { return x; }
+GF_INLINE float gf_up(gf_f16 x) { return gf_half_to_float(x.bits); }
+GF_INLINE float gf_up(gf_bf16 x) { return gf_bits_float((gf_u32)x.bits << 16); }
+template <class S> struct gf_storage { template <class T> static GF_INLINE S down(T x) { return (S)x; } };
+template <> struct gf_storage<gf_f16> { static GF_INLINE gf_f16 down(float x) { return gf_f16{gf_float_to_half(x)}; } };
+template <> struct gf_storage<gf_bf16> { static GF_INLINE gf_bf16 down(float x) { return gf_bf16{gf_float_to_bfloat(x)}; } };
+template <class S, class T> GF_INLINE S gf_down(T x) { return gf_storage<S>::down(x); }
+template <class S> GF_INLINE float gf_round(float x) { return gf_up(gf_down<S>(x)); }
+
+// gf_cast<To>: ONNX Cast between compute types. Floats to narrow integers truncate through a wide one.
+template <class To> struct gf_caster {
+  template <class From> static GF_INLINE To cast(From x) { return (To)x; }
+  static GF_INLINE To cast(float x) { return (To)(gf_i64)x; }
+  static GF_INLINE To cast(double x) { return (To)(gf_i64)x; }
+};
+template <> struct gf_caster<gf_u64> {
+  template <class From> static GF_INLINE gf_u64 cast(From x) { return (gf_u64)x; }
+};
+template <> struct gf_caster<float> { template <class From> static GF_INLINE float cast(From x) { return (float)x; } };
+template <> struct gf_caster<double> { template <class From> static GF_INLINE double cast(From x) { return (double)x; } };
+template <> struct gf_caster<gf_bool> { template <class From> static GF_INLINE gf_bool cast(From x) { return x != (From)0; } };
+template <> struct gf_caster<gf_f16> {  // to a small float: the value in float, rounded once
+  template <class From> static GF_INLINE float cast(From x) { return gf_round<gf_f16>((float)x); }
+  static GF_INLINE float cast(double x) { return gf_round<gf_f16>(gf_round_to_odd(x)); }
+};
+template <> struct gf_caster<gf_bf16> {
+  template <class From> static GF_INLINE float cast(From x) { return gf_round<gf_bf16>((float)x); }
+  static GF_INLINE float cast(double x) { return gf_round<gf_bf16>(gf_round_to_odd(x)); }
+  static GF_INLINE float cast(gf_i32 x) { return gf_round<gf_bf16>(gf_round_to_odd((double)x)); }
+  static GF_INLINE float cast(gf_u32 x) { return gf_round<gf_bf16>(gf_round_to_odd((double)x)); }
+};
+template <class To, class From> GF_INLINE auto gf_cast(From x) { return gf_caster<To>::cast(x); }
+
+// --- integers: wrap, truncate, never trap -----------------------------------------------------------------------------
+
+template <class T> struct gf_unsigned { typedef gf_u32 type; };
+template <> struct gf_unsigned<gf_i64> { typedef gf_u64 type; };
+template <> struct gf_unsigned<gf_u64> { typedef gf_u64 type; };
+template <class T> GF_INLINE T gf_add(T a, T b) { typedef typename gf_unsigned<T>::type U; return (T)((U)a + (U)b); }
+template <class T> GF_INLINE T gf_sub(T a, T b) { typedef typename gf_unsigned<T>::type U; return (T)((U)a - (U)b); }
+template <class T> GF_INLINE T gf_mul(T a, T b) { typedef typename gf_unsigned<T>::type U; return (T)((U)a * (U)b); }
+GF_INLINE float gf_add(float a, float b) { return a + b; }
+GF_INLINE double gf_add(double a, double b) { return a + b; }
+GF_INLINE float gf_mul(float a, float b) { return a * b; }
+GF_INLINE double gf_mul(double a, double b) { return a * b; }
+template <class T> GF_INLINE T gf_neg(T a) { return gf_sub<T>((T)0, a); }
+template <class T> GF_INLINE T gf_div(T a, T b) {  // the lowest value by -1 wraps, by 0 gives a
+  if (b == (T)0) return a;
+  if ((T)-1 < (T)0 && b == (T)-1) return gf_neg<T>(a);
+  return (T)(a / b);
+}
+template <class T> GF_INLINE T gf_fmod(T a, T b) {  // remainder with the sign of a; by 0 and -1 gives 0
+  if (b == (T)0 || ((T)-1 < (T)0 && b == (T)-1)) return (T)0;
+  return (T)(a % b);
+}
+GF_INLINE float gf_fmod(float a, float b) { return fmodf(a, b); }
+GF_INLINE double gf_fmod(double a, double b) { return fmod(a, b); }
+template <class T> GF_INLINE T gf_mod(T a, T b) {  // remainder with the sign of b
+  const T r = gf_fmod(a, b);
+  return (r != (T)0 && (r < (T)0) != (b < (T)0)) ? (T)(r + b) : r;
+}
+GF_INLINE float gf_mod(float a, float b) {
+  const float r = fmodf(a, b);
+  if (r != 0.0f) return ((r < 0.0f) != (b < 0.0f)) ? r + b : r;
+  return r == 0.0f ? copysignf(0.0f, b) : r;
+}
+GF_INLINE double gf_mod(double a, double b) {
+  const double r = fmod(a, b);
+  if (r != 0.0) return ((r < 0.0) != (b < 0.0)) ? r + b : r;
+  return r == 0.0 ? copysign(0.0, b) : r;
+}
+template <class T> GF_INLINE T gf_pow(T a, T b) {  // by squaring; a negative exponent leaves only 1, -1 and 0
+  if (b < (T)0) return a == (T)1 ? (T)1 : (a == (T)-1 && (T)-1 < (T)0) ? ((b & 1) ? (T)-1 : (T)1) : (T)0;
+  T result = (T)1;
+  while (b != (T)0) {
+    if (b & 1) result = gf_mul<T>(result, a);
+    a = gf_mul<T>(a, a);
+    b = (T)(b >> 1);
+  }
+  return result;
+}
+GF_INLINE float gf_pow(float a, float b) { return powf(a, b); }
+GF_INLINE double gf_pow(double a, double b) { return pow(a, b); }
+template <class T> GF_INLINE T gf_shl(T a, T b) { return b >= (T)(sizeof(T) * 8) ? (T)0 : (T)(a << b); }
+template <class T> GF_INLINE T gf_shr(T a, T b) { return b >= (T)(sizeof(T) * 8) ? (T)0 : (T)(a >> b); }
+
+// --- comparisons that let NaN through -----------------------------------------------------------------------------------
+
+template <class T> GF_INLINE T gf_min(T a, T b) { return b < a ? b : a; }
+template <class T> GF_INLINE T gf_max(T a, T b) { return a < b ? b : a; }
+#ifdef GF_HOST
+GF_INLINE float gf_min(float a, float b) { return (a != a || b != b) ? a + b : b < a ? b : a; }
+GF_INLINE float gf_max(float a, float b) { return (a != a || b != b) ? a + b : a < b ? b : a; }
+#else  // one instruction: FMNMX.NAN
+GF_INLINE float gf_min(float a, float b) { float x; asm("min.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b)); return x; }
+GF_INLINE float gf_max(float a, float b) { float x; asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b)); return x; }
+#endif
+GF_INLINE double gf_min(double a, double b) { return (a != a || b != b) ? a + b : b < a ? b : a; }
+GF_INLINE double gf_max(double a, double b) { return (a != a || b != b) ? a + b : a < b ? b : a; }
+template <class T> GF_INLINE T gf_abs(T a) { return a < (T)0 ? gf_neg<T>(a) : a; }
+GF_INLINE float gf_abs(float a) { return fabsf(a); }
+GF_INLINE double gf_abs(double a) { return fabs(a); }
+template <class T> GF_INLINE T gf_sign(T a) { return (T)(((T)0 < a) - (a < (T)0)); }
+GF_INLINE float gf_sign(float a) { return a > 0.0f ? 1.0f : a < 0.0f ? -1.0f : a; }
+GF_INLINE double gf_sign(double a) { return a > 0.0 ? 1.0 : a < 0.0 ? -1.0 : a; }
+GF_INLINE gf_bool gf_isnan(float a) { return a != a; }
+GF_INLINE gf_bool gf_isnan(double a) { return a != a; }
+GF_INLINE gf_bool gf_isposinf(float a) { return gf_float_bits(a) == 0x7f800000u; }
+GF_INLINE gf_bool gf_isneginf(float a) { return gf_float_bits(a) == 0xff800000u; }
+GF_INLINE gf_bool gf_isposinf(double a) { return a > 1.7976931348623157e308; }
+GF_INLINE gf_bool gf_isneginf(double a) { return a < -1.7976931348623157e308; }
+
+#define GF_MATH(name) \
+  GF_INLINE float gf_##name(float a) { return name##f(a); } \
+  GF_INLINE double gf_##name(double a) { return name(a); }
+GF_MATH(floor) GF_MATH(ceil) GF_MATH(rint) GF_MATH(trunc) GF_MATH(sqrt) GF_MATH(exp) GF_MATH(log) GF_MATH(log1p) GF_MATH(expm1)
+GF_MATH(erf) GF_MATH(sin) GF_MATH(cos) GF_MATH(tan) GF_MATH(asin) GF_MATH(acos) GF_MATH(atan)
+GF_MATH(sinh) GF_MATH(cosh) GF_MATH(tanh) GF_MATH(asinh) GF_MATH(acosh) GF_MATH(atanh)
+#undef GF_MATH
+
+// Floor division and remainder of an index that may be negative; the divisor is positive.
+template <class I> GF_INLINE I gf_floordiv(I a, I b) { const I q = a / b; return a % b < 0 ? q - 1 : q; }
+template <class I> GF_INLINE I gf_floormod(I a, I b) { const I r = a % b; return r < 0 ? r + b : r; }
+GF_INLINE gf_i32 gf_quot(gf_i32 a, gf_i32 b) { return (gf_i32)((gf_u32)a / (gf_u32)b); }  // of a non-negative index
+GF_INLINE gf_i64 gf_quot(gf_i64 a, gf_i64 b) { return (gf_i64)((gf_u64)a / (gf_u64)b); }
+GF_INLINE gf_i32 gf_rem(gf_i32 a, gf_i32 b) { return (gf_i32)((gf_u32)a % (gf_u32)b); }
+GF_INLINE gf_i64 gf_rem(gf_i64 a, gf_i64 b) { return (gf_i64)((gf_u64)a % (gf_u64)b); }
+template <class I> GF_INLINE I gf_larger(I a, I b) { return a < b ? b : a; }
+template <class I> GF_INLINE I gf_smaller(I a, I b) { return b < a ? b : a; }
+
+// --- folding a row over its team of threads ---------------------------------------------------------------------------
+
+struct gf_fold_sum { template <class T> static GF_INLINE T apply(T a, T b) { return gf_add(a, b); } };
+struct gf_fold_prod { template <class T> static GF_INLINE T apply(T a, T b) { return gf_mul(a, b); } };
+struct gf_fold_max { template <class T> static GF_INLINE T apply(T a, T b) { return gf_max(a, b); } };
+struct gf_fold_min { template <class T> static GF_INLINE T apply(T a, T b) { return gf_min(a, b); } };
+
+// A candidate of argmax/argmin; an index of -1 stands for none. NaN wins, as in NumPy; ties go to the first or last index.
+template <class T> struct gf_arg { T value; gf_i64 index; };
+template <bool Max, bool Last> struct gf_fold_arg {
+  template <class T> static GF_INLINE gf_arg<T> apply(gf_arg<T> a, gf_arg<T> b) {
+    if (b.index < 0) return a;
+    if (a.index < 0) return b;
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    const bool tie = (a_nan && b_nan) || a.value == b.value;
+    const bool better = tie ? (Last ? b.index > a.index : b.index < a.index)
+                            : b_nan || (!a_nan && (Max ? a.value < b.value : b.value < a.value));
+    return better ? b : a;
+  }
+};
+
+template <class T> GF_INLINE T gf_shuffle_xor(T x, int mask) {
+  union { T value; gf_u32 word[(sizeof(T) + 3) / 4]; } box;
+  for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = 0;
+  box.value = x;
+  GF_UNROLL
+  for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = __shfl_xor_sync(0xffffffffu, box.word[w], mask);
+  return box.value;
+}
+
+// The fold of every thread's x over a team of `Team` threads, a power of 2; all of them get it. Teams of more than a warp are
+// whole blocks and go through `scratch` (one element a warp).
+template <int Team, class Fold, class T> GF_INLINE T gf_team_fold(T x, T* scratch) {
+  GF_UNROLL
+  for (int mask = (Team < 32 ? Team : 32) / 2; mask > 0; mask /= 2) x = Fold::apply(x, gf_shuffle_xor(x, mask));
+  if (Team > 32) {
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0) scratch[warp] = x;
+    __syncthreads();
+    x = scratch[0];
+    for (int w = 1; w < Team / 32; ++w) x = Fold::apply(x, scratch[w]);
+    __syncthreads();
+  }
+  return x;
+}
