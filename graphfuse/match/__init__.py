@@ -1,0 +1,1 @@
+"""Finding regions, legality before profit, rewriting, explaining."""

@@ -1,0 +1,81 @@
+"""Predicted launches and bytes: what a region replaces, and what its kernel costs. Deterministic; no device is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir
+
+from graphfuse.graph.facts import Facts
+from graphfuse.ir import Program, expr
+from graphfuse.ir.expr import Shape
+from graphfuse.match.small_ops import costs_a_kernel
+
+NOMINAL_SIZE = 64  # what a run-time dimension counts as where no size for it is given
+LAUNCH_US = 2.5  # between two small kernels of an engine
+BYTES_PER_US = 4.0e6  # memory traffic of a large GPU
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Kernels launched and bytes read and written."""
+
+    launches: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.launches + other.launches, self.bytes + other.bytes)
+
+    @property
+    def microseconds(self) -> float:
+        """A rough time: launches and memory traffic, whichever each kernel waits for longer counts as their sum."""
+        return self.launches * LAUNCH_US + self.bytes / BYTES_PER_US
+
+
+def node_cost(node: onnx_ir.Node, facts: Facts, sizes: Mapping[str, int] | None = None) -> Cost:
+    """One kernel that reads every input and writes every output; nothing for a pure view."""
+    if not costs_a_kernel(node):
+        return Cost()
+    values = [v for v in dict.fromkeys((*node.inputs, *node.outputs)) if v is not None and v.name]
+    written = sum(_value_bytes(v, facts, sizes) for v in node.outputs if v.name)
+    read = sum(_value_bytes(v, facts, sizes) for v in values if v not in node.outputs)
+    if node.op_type in ("Slice", "Gather", "Split", "GatherND", "GatherElements"):  # read what they take, not all there is
+        read = min(read, written)
+    return Cost(1, read + written)
+
+
+def unfused_cost(nodes: Iterable[onnx_ir.Node], facts: Facts, sizes: Mapping[str, int] | None = None) -> Cost:
+    """One kernel a node."""
+    return sum((node_cost(n, facts, sizes) for n in nodes), Cost())
+
+
+def fused_cost(program: Program, sizes: Mapping[str, int] | None = None) -> Cost:
+    """One kernel that reads each parameter once (of one that is only sliced, the slices) and writes each result."""
+    taken: list[list[int]] = [[] for _ in program.params]
+    numbers = {n: i.attr("index") for n, i in enumerate(program.body) if i.op == "param"}
+    for instr in program.body:
+        for arg in set(instr.args) & numbers.keys():
+            partial = instr.op == "slice" or (instr.op == "gather" and arg == instr.args[0] and arg not in instr.args[1:])
+            dtype, shape = program.params[numbers[arg]]
+            taken[numbers[arg]].append(_bytes(instr.shape if partial else shape, dtype.size, sizes))
+    read = sum(min(sum(t), _bytes(s, d.size, sizes)) for t, (d, s) in zip(taken, program.params, strict=True))
+    return Cost(1, read + sum(_bytes(s, d.size, sizes) for d, s in program.outputs))
+
+
+def _value_bytes(value: onnx_ir.Value, facts: Facts, sizes: Mapping[str, int] | None) -> int:
+    dtype, shape = facts.dtype(value), facts.shape(value)
+    return 0 if dtype is None or shape is None else _bytes(shape, dtype.size, sizes)
+
+
+def _bytes(shape: Shape, size: int, sizes: Mapping[str, int] | None) -> int:
+    return count(shape, sizes) * size
+
+
+def count(shape: Shape, sizes: Mapping[str, int] | None = None) -> int:
+    """Elements of a shape, with run-time dimensions at ``sizes`` or the nominal size."""
+    dims: Sequence[int] = [expr.evaluate(d, {s: (sizes or {}).get(s, NOMINAL_SIZE) for s in expr.symbols(d)}) for d in shape]
+    total = 1
+    for dim in dims:
+        total *= max(dim, 0)
+    return total
