@@ -1,0 +1,305 @@
+"""What is known of a graph before it runs: types, shapes over run-time sizes, known values, and what depends on no data.
+
+One walk through the nodes in their order. The shape of an op of the table is that of its lowering, run on parameters of the
+input shapes; other ops have small rules (``shape_rules``), and ``onnx.shape_inference`` answers for the rest. Integer tensors
+computed from shapes are followed as values (``shape_values``). A size that nothing tells becomes a symbol of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from graphfuse.graph import onnx_shapes, programs, shape_rules, shape_values
+from graphfuse.graph.names import Names
+from graphfuse.graph.node_view import NodeView, PartialShape, attribute
+from graphfuse.graph.onnx_shapes import TensorFacts, captured
+from graphfuse.ir import dtypes, expr
+from graphfuse.ir.builder import Builder, Val
+from graphfuse.ir.dtypes import DType
+from graphfuse.ir.errors import GraphfuseError, Refused
+from graphfuse.ir.expr import Dim, Expr, Shape
+from graphfuse.ops import table
+from graphfuse.ops.call import OpCall
+
+RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"})
+
+
+class Depends(IntEnum):
+    """What a value depends on; of several inputs the highest counts."""
+
+    CONSTANT = 0
+    SHAPES = 1
+    DATA = 2
+
+
+class Facts:
+    """Facts about the values of a model's main graph; made once, valid while the graph is not changed."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self._names = Names()
+        self._dtypes: dict[ir.Value, int] = {}
+        self._shapes: dict[ir.Value, Shape | None] = {}
+        self._known: dict[ir.Value, np.ndarray] = {}
+        self._depends: dict[ir.Value, Depends] = {}
+        self._whole: dict[str, tuple[int, PartialShape | None]] | None = None
+        self._texts: dict[str, Dim] = {}
+        self._start()
+        for node in model.graph:
+            self._visit(node)
+
+    # --- answers
+
+    def dtype(self, value: ir.Value) -> DType | None:
+        """The element type; None where it is unknown or one that programs cannot hold."""
+        return dtypes.from_onnx(self._dtypes.get(value, 0))
+
+    def shape(self, value: ir.Value) -> Shape | None:
+        """Sizes as ints and expressions of run-time sizes; None where the rank is unknown or the value is no tensor."""
+        return self._shapes.get(value)
+
+    def value(self, value: ir.Value) -> np.ndarray | None:
+        """The elements where they are known: constants (weights are read only now), and integers computed from shapes.
+
+        An array of ``object`` dtype holds ints and ``Expr``s, at least one of them an ``Expr``; others have the value's own type.
+        """
+        tensor = constant_tensor(value)
+        return tensor.numpy() if tensor is not None else self._known.get(value)
+
+    def depends(self, value: ir.Value) -> Depends:
+        """Whether the value is constant, depends on shapes only, or on data."""
+        return self._depends.get(value, Depends.DATA)
+
+    @cached_property
+    def input_symbols(self) -> frozenset[str]:
+        """Names of the run-time sizes in the shapes of the graph's inputs."""
+        shapes = [self._shapes.get(v) or () for v in self.model.graph.inputs]
+        return frozenset(name for shape in shapes for dim in shape for name in expr.symbols(dim))
+
+    def is_shape_arithmetic(self, node: ir.Node) -> bool:
+        """Whether the node reads shapes and constants only, and is not itself a constant."""
+        return all(self.depends(v) is Depends.SHAPES for v in node.outputs)
+
+    def opset(self, node: ir.Node) -> int:
+        """The version of the node's domain."""
+        imports = self.model.opset_imports
+        return imports.get(node.domain, imports.get("ai.onnx", 1) if node.domain == "" else 1)
+
+    def call(self, node: ir.Node, builder: Builder, args: Sequence[Val | None]) -> OpCall:
+        """The node as its entry's lowering wants it. Raises Refused if an input that must be known is not.
+
+        ``args``: a Val for each data input, None for omitted and for known ones.
+        """
+        entry = table.lookup(node.domain, node.op_type)
+        values = _Values(self, node)
+        for index in entry.known if entry else ():
+            if index < len(node.inputs) and node.inputs[index] is not None and values[index] is None:
+                raise Refused("unknown-value", f"input {index} of {node.op_type} is known at run time only")
+        attrs = {name: attribute(attr) for name, attr in node.attributes.items() if not attr.is_ref()}
+        return OpCall(builder, args, attrs, self.opset(node), len(node.outputs), values)
+
+    # --- the walk
+
+    def _start(self) -> None:
+        graph = self.model.graph
+        for value in graph.inputs:
+            self._set(value, Depends.DATA, _code(value), self._declared(value))
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and not value.is_graph_input():
+                self._set(value, Depends.CONSTANT, tensor.dtype.value, tuple(tensor.shape.numpy()))
+
+    def _declared(self, value: ir.Value) -> Shape | None:
+        """The shape that a graph input declares; sizes without a number become symbols."""
+        if value.shape is None:
+            return None
+        return tuple(self._input_size(value, axis, dim) for axis, dim in enumerate(value.shape))
+
+    def _input_size(self, value: ir.Value, axis: int, dim: int | ir.SymbolicDim) -> Dim:
+        text = dim.value if isinstance(dim, ir.SymbolicDim) else None
+        if isinstance(dim, int) and dim >= 0:
+            return dim
+        if not text:
+            return self._names.fresh(f"{value.name}_d{axis}")
+        self._texts[text] = self._names.named(text)
+        return self._texts[text]
+
+    def _set(self, value: ir.Value, depends: Depends, dtype: int, shape: Shape | None, known: np.ndarray | None = None) -> None:
+        self._depends[value], self._dtypes[value], self._shapes[value] = depends, dtype, shape
+        if known is not None:
+            self._known[value] = known
+
+    def _visit(self, node: ir.Node) -> None:
+        if node.op_type == "Constant" and node.domain == "":
+            tensor = constant_tensor(node.outputs[0])
+            if tensor is not None:
+                self._set(node.outputs[0], Depends.CONSTANT, tensor.dtype.value, tuple(tensor.shape.numpy()))
+                return
+        view = NodeView(node, self.opset(node), self._shapes.get, self._small_value)
+        types, shapes = self._types_and_shapes(node, view)
+        values = shape_values.known_outputs(view) or [None] * len(node.outputs)
+        depends = self._node_depends(node)
+        for value, dtype, shape, known in zip(node.outputs, types, shapes, values, strict=False):
+            if known is not None and (shape is None or all(isinstance(d, Expr | None) or d == n for d, n in zip(shape, known.shape))):
+                shape = known.shape
+            packed = None if known is None else _pack(known, dtype)
+            self._set(value, depends, dtype, self._complete(value, shape), packed)
+
+    def _small_value(self, value: ir.Value) -> np.ndarray | None:
+        tensor = constant_tensor(value)
+        if tensor is None:
+            return self._known.get(value)
+        return tensor.numpy() if tensor.size <= shape_values.MAX_VALUES else None
+
+    def _node_depends(self, node: ir.Node) -> Depends:
+        if node.op_type in RANDOM and node.domain == "":
+            return Depends.DATA
+        sources = [v for v in node.inputs if v is not None]
+        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+            sources += captured(node)
+        highest = max((self.depends(v) for v in sources), default=Depends.CONSTANT)
+        is_shape = node.domain == "" and node.op_type in ("Shape", "Size")
+        return min(highest, Depends.SHAPES) if is_shape else highest
+
+    # --- types and shapes
+
+    def _types_and_shapes(self, node: ir.Node, view: NodeView) -> tuple[list[int], list[PartialShape | None]]:
+        exact = self._by_lowering(node) or self._by_program(node)
+        if exact is not None:
+            return [t.onnx for t, _ in exact], [s for _, s in exact]
+        by_rule = shape_rules.inferred(view) or [None] * len(node.outputs)
+        by_onnx = self._by_onnx(node)
+        types, shapes = [], []
+        for value, rule in zip(node.outputs, [*by_rule, *[None] * len(node.outputs)], strict=False):
+            dtype, shape = by_onnx.get(value.name or "", (0, None))
+            types.append(dtype or _code(value))
+            shapes.append(_merged(rule, shape))
+        return types, shapes
+
+    def _by_lowering(self, node: ir.Node) -> list[tuple[DType, Shape]] | None:
+        entry = table.lookup(node.domain, node.op_type)
+        if entry is None:
+            return None
+        builder = Builder()
+        args: list[Val | None] = []
+        for index, value in enumerate(node.inputs):
+            dtype, shape = (None, None) if value is None else (self.dtype(value), self._shapes.get(value))
+            if value is None or index in entry.known:
+                args.append(None)
+            elif dtype is None or shape is None:
+                return None
+            else:
+                args.append(builder.param(dtype, shape))
+        try:
+            return [(v.dtype, v.shape) for v in entry.lower(self.call(node, builder, args))]
+        except GraphfuseError:
+            return None
+
+    def _by_program(self, node: ir.Node) -> list[tuple[DType, Shape]] | None:
+        """The outputs of a node that is already fused."""
+        spec = programs.spec_of(node, self.model)
+        shapes = [None if v is None else self._shapes.get(v) for v in node.inputs]
+        return None if spec is None else programs.output_facts(spec, shapes)
+
+    def _by_onnx(self, node: ir.Node) -> dict[str, tuple[int, PartialShape | None]]:
+        has_body = node.op_identifier() in self.model.functions or any(True for _ in captured(node))
+        if not has_body:
+            inputs = {v.name or "": TensorFacts(self._dtypes.get(v, 0), self._shapes.get(v), self._small_value(v)) for v in node.inputs if v}
+            found = onnx_shapes.infer_node(node, inputs, self.model.opset_imports)
+            if found:
+                return found
+        if self._whole is None:
+            self._whole = onnx_shapes.infer_graph(self.model, self._texts)
+        return self._whole
+
+    def _complete(self, value: ir.Value, shape: PartialShape | None) -> Shape | None:
+        """Sizes that nothing tells: the number that the model itself states, else a symbol."""
+        stated = value.shape if value.shape is None or shape is None or len(value.shape) == len(shape) else None
+        if shape is None:
+            if stated is None:
+                return None
+            shape = (None,) * len(stated)
+        return tuple(self._size(value, axis, dim, stated) for axis, dim in enumerate(shape))
+
+    def _size(self, value: ir.Value, axis: int, dim: Dim | None, stated: ir.Shape | None) -> Dim:
+        if dim is not None:
+            return dim
+        own = None if stated is None else stated[axis]
+        return own if isinstance(own, int) and own >= 0 else self._names.fresh(f"{value.name}_d{axis}")
+
+
+class _Values(Sequence["np.ndarray | None"]):
+    """The known values of a node's inputs, looked up when asked for: weights are not read for nothing."""
+
+    def __init__(self, facts: Facts, node: ir.Node) -> None:
+        self._facts, self._inputs = facts, node.inputs
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        value = self._inputs[index]
+        return None if value is None else self._facts.value(value)
+
+
+def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor of a value that is the same in every run: an initializer that nobody can feed, or a Constant node's output."""
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
+    node = value.producer()
+    return constant_of(node) if node is not None and node.op_type == "Constant" and node.domain == "" else None
+
+
+_CONSTANT_FORMS: dict[str, Callable[[ir.Attr], np.ndarray]] = {
+    "value_float": lambda a: np.array(a.as_float(), np.float32),
+    "value_floats": lambda a: np.array(a.as_floats(), np.float32),
+    "value_int": lambda a: np.array(a.as_int(), np.int64),
+    "value_ints": lambda a: np.array(a.as_ints(), np.int64),
+}
+
+
+def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
+    """The tensor of a Constant node, None for its string and sparse forms and for a value that a function's caller gives."""
+    for name, attr in node.attributes.items():
+        if attr.is_ref():
+            return None
+        if name == "value":
+            return attr.as_tensor()
+        if name in _CONSTANT_FORMS:
+            return ir.tensor(_CONSTANT_FORMS[name](attr))
+    return None
+
+
+def _code(value: ir.Value) -> int:
+    return value.type.dtype.value if isinstance(value.type, ir.TensorType) else 0
+
+
+def _merged(first: PartialShape | None, second: PartialShape | None) -> PartialShape | None:
+    """Size by size what the first says, else the second."""
+    if first is None or second is None or len(first) != len(second):
+        return second if first is None else first
+    return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
+
+
+def _pack(known: np.ndarray, dtype: int) -> np.ndarray | None:
+    """Plain numbers in the value's own type, arrays with run-time sizes as they are; None where a number does not fit."""
+    if any(isinstance(item, Expr) for item in known.flat):
+        return known
+    kind = dtypes.from_onnx(dtype)
+    if kind is None:
+        return None
+    try:
+        return np.asarray(known.tolist(), dtype=kind.numpy).reshape(known.shape)
+    except (OverflowError, ValueError, TypeError):
+        return None
+
+
+def inputs_of(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that a node reads, those of its subgraphs included."""
+    yield from (v for v in node.inputs if v is not None)
+    yield from captured(node)

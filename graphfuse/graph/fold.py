@@ -1,0 +1,176 @@
+"""Constant folding: nodes that give the same in every run become initializers, computed by ONNX Runtime.
+
+Names and order of the model's inputs and outputs stay. Initializers that are also inputs can be fed, so nothing is folded
+through them. Quantised weights stay quantised, random operators and bodies of If and Loop stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from graphfuse.graph.evaluate import Evaluation, can_hold
+from graphfuse.graph.facts import RANDOM, Depends, Facts, constant_tensor
+from graphfuse.graph.node_view import attribute
+
+LIMIT_BYTES = 1 << 20
+GROWTH = 4
+_KEPT = RANDOM | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant"}
+_BOUNDED = frozenset({"NonZero", "Compress", "Unique", "NonMaxSuppression"})  # results of unknown size, but not larger than 8 bytes * rank * input
+_MOST_ROUNDS = 8
+
+
+def fold_constants(model: ir.Model, limit_bytes: int = LIMIT_BYTES) -> int:
+    """Folds the model in place and says how many nodes went away.
+
+    A result above ``limit_bytes`` is kept as a node if it is more than 4 times as large as what it is computed from.
+    Constant nodes become initializers, and what nothing uses any more is removed.
+    """
+    before = len(model.graph)
+    lift_constants(model)
+    for _ in range(_MOST_ROUNDS):
+        if not _fold_once(model, limit_bytes):
+            break
+    remove_unused(model)
+    return before - len(model.graph)
+
+
+def _fold_once(model: ir.Model, limit_bytes: int) -> bool:
+    """One round; sizes that depend on computed values (NonZero) are known only in the next."""
+    facts = Facts(model)
+    known = _known_values(model, facts)
+    nodes = _computable(model, facts, known, limit_bytes)
+    wanted = [v for n in nodes for v in n.outputs if _is_needed(v, set(nodes))]
+    results = Evaluation(model, nodes, known).run(wanted)
+    found = {**{v: a for v, a in known.items() if _is_needed(v, set(nodes))}, **results}
+    for value, array in found.items():
+        _replace(model, value, array)
+    return bool(remove_unused(model) if found else 0) and bool(results)
+
+
+def _known_values(model: ir.Model, facts: Facts) -> dict[ir.Value, np.ndarray]:
+    """Results of nodes that the facts tell without any run-time size."""
+    found = {}
+    for node in model.graph:
+        for value in node.outputs:
+            array = facts.value(value)
+            if array is not None and array.dtype != object and constant_tensor(value) is None:
+                found[value] = array
+    return found
+
+
+def _computable(model: ir.Model, facts: Facts, known: dict[ir.Value, np.ndarray], limit_bytes: int) -> list[ir.Node]:
+    """Nodes to evaluate: deterministic, fed by constants, results of acceptable size."""
+    ready: set[ir.Value] = set(known)
+    nodes = []
+    for node in model.graph:
+        if all(v in ready for v in node.outputs) or not _is_plain(node):
+            continue
+        inputs = [v for v in node.inputs if v is not None]
+        if inputs and all(v in ready or constant_tensor(v) is not None for v in inputs) and _is_acceptable(node, facts, limit_bytes):
+            nodes.append(node)
+            ready.update(node.outputs)
+    return nodes
+
+
+def _is_plain(node: ir.Node) -> bool:
+    has_body = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+    return node.domain == "" and node.op_type not in _KEPT and not has_body
+
+
+def _is_acceptable(node: ir.Node, facts: Facts, limit_bytes: int) -> bool:
+    read = sum(_bytes(v, facts) or 0 for v in {v for v in node.inputs if v is not None})
+    for value in node.outputs:
+        size = _bytes(value, facts)
+        if size is None and node.op_type in _BOUNDED and node.inputs[0] is not None and facts.shape(node.inputs[0]) is not None:
+            size = 8 * read * max(1, len(facts.shape(node.inputs[0]) or ()))
+        if size is None or not can_hold(facts.dtype(value)) or (size > limit_bytes and size > GROWTH * read):
+            return False
+    return True
+
+
+def _bytes(value: ir.Value, facts: Facts) -> int | None:
+    shape, dtype = facts.shape(value), facts.dtype(value)
+    if shape is None or dtype is None or not all(isinstance(d, int) for d in shape):
+        return None
+    return math.prod(shape) * dtype.size  # type: ignore[arg-type]
+
+
+def _is_needed(value: ir.Value, nodes: set[ir.Node]) -> bool:
+    """Whether somebody who stays reads the value."""
+    return value.is_graph_output() or any(use.node not in nodes for use in value.uses())
+
+
+def _replace(model: ir.Model, value: ir.Value, array: np.ndarray) -> None:
+    """The value becomes an initializer of the same name, or if it is an output of the model, that of a Constant node."""
+    graph, node = model.graph, value.producer()
+    assert node is not None
+    tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
+    if value.is_graph_output():
+        _make_constant_node(graph, node, value, tensor)
+        return
+    made = _initializer(value, tensor)
+    value.name = graph_unique(graph, f"{value.name}_unfolded")
+    value.replace_all_uses_with(made)
+    graph.register_initializer(made)
+
+
+def _make_constant_node(graph: ir.Graph, node: ir.Node, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    """An initializer may be a graph output, but not every reader of models knows; a Constant node is safe."""
+    name = value.name
+    constant = ir.node("Constant", [], {"value": tensor}, name=f"{name}_constant" if node.name else None)
+    out = constant.outputs[0]
+    graph.insert_before(node, constant)
+    out.type, out.shape = value.type, value.shape
+    value.name = graph_unique(graph, f"{name}_unfolded")
+    out.name = name
+    value.replace_all_uses_with(out, replace_graph_outputs=True)
+
+
+def _initializer(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    return ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
+
+
+def graph_unique(graph: ir.Graph, name: str) -> str:
+    """A value name that the graph does not hold; for values about to be removed, so any will do."""
+    count, taken = 0, graph.initializers
+    while f"{name}_{count}" in taken:
+        count += 1
+    return f"{name}_{count}"
+
+
+def lift_constants(model: ir.Model) -> None:
+    """Makes initializers of the main graph's Constant nodes, but of those that are outputs."""
+    graph = model.graph
+    for node in list(graph):
+        if node.op_type != "Constant" or node.domain != "" or node.outputs[0].is_graph_output():
+            continue
+        value = node.outputs[0]
+        tensor = constant_tensor(value)
+        if tensor is None:
+            continue
+        tensor.name = value.name
+        made = _initializer(value, tensor)
+        value.replace_all_uses_with(made)
+        graph.remove(node, safe=True)
+        graph.register_initializer(made)
+
+
+def remove_unused(model: ir.Model) -> int:
+    """Removes nodes and initializers of the main graph that nothing reads; inputs stay. Says how many nodes went."""
+    graph = model.graph
+    removed = 0
+    for node in reversed(list(graph)):
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            graph.remove(node, safe=True)
+            removed += 1
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
+    return removed
+
+
+__all__: Sequence[str] = ["attribute", "fold_constants", "lift_constants", "remove_unused"]
