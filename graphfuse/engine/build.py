@@ -1,0 +1,225 @@
+"""Building an engine from a model in the plugin form, and proving that the engine holds what it should.
+
+TensorRT has ways to succeed without our kernels: a fused node may be inlined as a function, a failing callback may leave a
+plan without its fields. So after the parse the plugin layers are counted, and after the build every region's marker is
+looked for in the plan's bytes; an error that a callback met is raised with its own traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import onnx
+
+from graphfuse.engine.flavour import Capture, Flavour, load_flavour
+from graphfuse.engine.shapes import Range, make_profile
+from graphfuse.ir.errors import GraphfuseError
+
+Model = bytes | onnx.ModelProto | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A built engine: the serialised plan, the names of its fused layers, and what TensorRT said while building."""
+
+    bytes: bytes
+    plugin_layers: list[str]
+    flavour: str
+    log: list[str]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan; a file of that name is replaced in one step, or not at all."""
+        target = Path(path)
+        aside = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            aside.write_bytes(self.bytes)
+            aside.replace(target)
+        except OSError as error:
+            raise GraphfuseError(f"{target} cannot be written: {error.strerror}") from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class FusedNode:
+    """A FusedRegion node of the model: its name (empty if it has none) and its spec."""
+
+    name: str
+    spec: str
+
+
+def build_engine(
+    model: Model,
+    *,
+    flavour: str | None = None,
+    shapes: Mapping[str, Range] | None = None,
+    targets: Sequence[str] | None = None,
+    expected_plugins: int | None = None,
+    verbose: bool = False,
+) -> Engine:
+    """Build an engine from a model in the plugin form (bytes, proto, or the path of a file with external data beside it).
+
+    ``shapes`` maps each dynamic input to its smallest, usual and largest shape. ``targets`` are GPU architectures
+    (``sm_89``); None means this machine's GPU, and for TensorRT for RTX every one from sm_80 on. ``expected_plugins`` is
+    the number of fused layers that the engine must hold; by default, of the FusedRegion nodes in the model. ``verbose``
+    keeps TensorRT's most detailed messages in ``Engine.log`` as well.
+
+    Raises GraphfuseError when the model, the shapes or the targets do not fit, or TensorRT refuses; any other exception
+    that a callback of the plugin met is raised as it is.
+    """
+    import graphfuse_plugin
+    from graphfuse_plugin.driver import gpu_arch
+
+    nodes = fused_nodes(model)
+    chosen = load_flavour(flavour)
+    chosen.check_targets(targets or (), gpu_arch())
+    if not chosen.builds_without_gpu and gpu_arch() is None:
+        raise GraphfuseError(f"{chosen.title} builds on a machine with an NVIDIA GPU only; use --flavour tensorrt_rtx here")
+    graphfuse_plugin.register(chosen.module)
+    kernels_for = targets or _default_targets(chosen)
+    with chosen.logger.capture(verbose) as log, graphfuse_plugin.building(kernels_for) as build, _interrupts_held():
+        builder, network, _parser = _parse(chosen, model, build, log)
+        layers = _check_layers(chosen, network, nodes, expected_plugins)
+        plan = _build(chosen, builder, network, shapes, targets or (), build, log)
+        _check_plan(plan, nodes)
+    return Engine(plan, layers, chosen.name, [f"{severity}: {text}" for severity, text in log.lines])
+
+
+def _default_targets(flavour: Flavour) -> tuple[str, ...]:
+    """An engine of TensorRT for RTX runs on GPUs other than the builder's, so its kernels must as well."""
+    from graphfuse_plugin import COVERING, default_targets
+
+    return tuple(dict.fromkeys([*COVERING, *default_targets()])) if flavour.builds_without_gpu else default_targets()
+
+
+def fused_nodes(model: Model) -> list[FusedNode]:
+    """The FusedRegion nodes of a model, those in branches included. Raises GraphfuseError if it is no ONNX model."""
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    if isinstance(model, onnx.ModelProto):
+        return list(_walk(model.graph))
+    try:
+        proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(os.fspath(model), load_external_data=False)
+    except OSError as error:
+        raise GraphfuseError(f"{error.filename} cannot be read: {error.strerror}") from error
+    except DecodeError as error:
+        raise GraphfuseError(f"{'the model' if isinstance(model, bytes) else os.fspath(model)} is not an ONNX model") from error
+    return list(_walk(proto.graph))
+
+
+def _walk(graph: onnx.GraphProto) -> Iterator[FusedNode]:
+    for node in graph.node:
+        if node.op_type == "FusedRegion":
+            specs = [a.s.decode("ascii", "replace") for a in node.attribute if a.name == "spec"]
+            yield FusedNode(node.name, specs[0] if specs else "")
+        for attribute in node.attribute:
+            for inner in [attribute.g, *attribute.graphs] if attribute.type in (attribute.GRAPH, attribute.GRAPHS) else ():
+                yield from _walk(inner)
+
+
+def _parse(flavour: Flavour, model: Model, build: Any, log: Capture) -> tuple[Any, Any, Any]:
+    """Builder, network and parser: each needs the one before it alive, and says so to nobody."""
+    trt = flavour.module
+    builder = trt.Builder(flavour.logger)
+    network = builder.create_network(flavour.network_flags)
+    parser = trt.OnnxParser(network, flavour.logger)
+    in_memory = isinstance(model, bytes | onnx.ModelProto)
+    parsed = parser.parse(_serialised(model)) if in_memory else parser.parse_from_file(os.fspath(model))
+    build.reraise()
+    if not parsed:
+        raise GraphfuseError(f"{flavour.title} cannot import the model: {_parser_errors(parser, log)}")
+    return builder, network, parser
+
+
+def _serialised(model: Any) -> bytes:
+    try:
+        return model if isinstance(model, bytes) else bytes(model.SerializeToString())
+    except ValueError as error:
+        raise GraphfuseError("the model is over 2 GB; save it with external data and give its path") from error
+
+
+def _parser_errors(parser: Any, log: Capture) -> str:
+    found = []
+    for error in (parser.get_error(i) for i in range(min(parser.num_errors, 4))):
+        node = f"node {error.node_name()!r} ({error.node_operator()}): " if error.node_name() or error.node_operator() else ""
+        found.append(node + " ".join(error.desc().split())[:300])
+    more = parser.num_errors - len(found)
+    return "; ".join(found or log.errors()[:2] or ["no reason given"]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _check_layers(flavour: Flavour, network: Any, nodes: Sequence[FusedNode], expected: int | None) -> list[str]:
+    """Names of the fused layers. Raises GraphfuseError unless every fused node became one."""
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    names = [layer.name for layer in layers if _is_fused(flavour.module, layer)]
+    want = len(nodes) if expected is None else expected
+    if len(names) != want:
+        raise GraphfuseError(
+            f"{flavour.title} made {len(names)} fused layers of the model, not {want}; every fused node needs plugin_namespace "
+            "'graphfuse' and plugin_version '1': make the model with `graphfuse export-plugin`"
+        )
+    lost = [node.name for node in nodes if node.name and node.name not in names]
+    if lost:
+        raise GraphfuseError(f"{flavour.title} made no fused layer of node {lost[0]!r}")
+    return names
+
+
+def _is_fused(trt: Any, layer: Any) -> bool:
+    if layer.type != trt.LayerType.PLUGIN_V3:
+        return False
+    from graphfuse_plugin import FusedRegionPlugin
+
+    layer.__class__ = trt.IPluginV3Layer  # the bindings hand out the base class, which does not know its plugin
+    return isinstance(layer.plugin, FusedRegionPlugin)
+
+
+def _build(
+    flavour: Flavour, builder: Any, network: Any, shapes: Mapping[str, Range] | None, targets: Sequence[str], build: Any, log: Capture
+) -> bytes:
+    config = builder.create_builder_config()
+    profile = make_profile(builder, network, shapes)
+    if profile is not None:
+        config.add_optimization_profile(profile)
+    flavour.set_targets(config, targets)
+    plan = builder.build_serialized_network(network, config)
+    build.reraise()
+    if plan is None:
+        raise GraphfuseError(f"{flavour.title} could not build the engine: {'; '.join(log.errors()[:2])[:600] or 'no reason given'}")
+    return bytes(plan)
+
+
+def _check_plan(plan: bytes, nodes: Sequence[FusedNode]) -> None:
+    from graphfuse_plugin import marker
+
+    for spec in dict.fromkeys(node.spec for node in nodes):
+        if marker(spec) not in plan:
+            lost = next(node.name for node in nodes if node.spec == spec)
+            raise GraphfuseError(f"the engine lacks the kernels of fused node {lost!r}; it was not written")
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C during a build is raised after it: inside certain callbacks an exception would crash the process."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    pressed: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        before(signal.SIGINT, None)

@@ -1,0 +1,42 @@
+"""The creator: makes plugins from a model's nodes (build) and from an engine's fields (run)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from graphfuse.ir.errors import ProgramError
+from graphfuse_plugin import fields
+from graphfuse_plugin.guard import guarded_or
+from graphfuse_plugin.plugin import NAME, NAMESPACE, VERSION, Region, make_plugin_class
+
+
+class FusedRegionCreator:
+    """IPluginCreatorV3One for every fused region of every engine."""
+
+    trt: Any
+
+    def __init__(self) -> None:
+        trt = self.trt
+        trt.IPluginCreatorV3One.__init__(self)
+        self.name, self.plugin_version, self.plugin_namespace = NAME, VERSION, NAMESPACE
+        # Only attributes declared here reach create_plugin. The spec is one string: the only kind that arrives unchanged.
+        self._declared = fields.FieldStore(trt, {fields.SPEC: b""})
+        self.field_names = self._declared.collection
+
+    @guarded_or(lambda *_: None)
+    def create_plugin(self, name: str, field_collection: Any, phase: Any) -> Any:
+        parts = fields.read(field_collection)
+        region = Region.parse(fields.text(parts, fields.SPEC))
+        kernels: tuple[fields.Kernel, ...] = ()
+        if phase == self.trt.TensorRTPhase.RUNTIME:
+            if fields.KERNELS not in parts:
+                raise ProgramError("this engine was built without its kernels: the build reported an error; build it again")
+            kernels = fields.unpack(region.spec, region.program, parts[fields.KERNELS])
+        return make_plugin_class(self.trt)(region, kernels)
+
+
+@lru_cache(maxsize=4)
+def make_creator_class(trt: Any) -> type[FusedRegionCreator]:
+    """``FusedRegionCreator`` on the base class of one TensorRT module."""
+    return type("FusedRegionCreator", (FusedRegionCreator, trt.IPluginCreatorV3One), {"trt": trt})

@@ -1,0 +1,179 @@
+"""The fused region as a TensorRT plugin.
+
+One class serves every region: what it computes is the program in its spec. TensorRT's base classes come from one of two
+modules, so the class is made for the module that is loaded. All that a region *is* lives in the immutable ``Region``, and
+the kernels in an immutable tuple; a clone shares both and has its own launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from graphfuse.ir import dtypes, loads
+from graphfuse.ir.dtypes import DType
+from graphfuse.ir.errors import GraphfuseError, ProgramError
+from graphfuse.ir.program import Program
+from graphfuse_plugin import fields
+from graphfuse_plugin.fields import FieldStore, Kernel
+from graphfuse_plugin.guard import current, guarded, guarded_or, record
+from graphfuse_plugin.kernels import compile_region
+from graphfuse_plugin.launch import Launcher
+from graphfuse_plugin.shapes import output_shapes
+
+NAME, VERSION, NAMESPACE = "FusedRegion", "1", "graphfuse"
+MAX_RANK = 8  # of a TensorRT tensor
+TRT_TYPES = {
+    dtypes.F32: "FLOAT", dtypes.F16: "HALF", dtypes.BF16: "BF16", dtypes.I8: "INT8", dtypes.I32: "INT32", dtypes.I64: "INT64", dtypes.BOOL: "BOOL",
+}  # fmt: skip
+
+
+def unsupported_io(program: Program) -> str | None:
+    """Why a program cannot be a plugin, in one line; None if it can. Its inner values may have any type."""
+    for side, tensors in (("input", program.params), ("output", program.outputs)):
+        for number, (dtype, shape) in enumerate(tensors):
+            if dtype not in TRT_TYPES:
+                return f"{side} {number} is {dtype}; TensorRT plugins take {', '.join(t.name for t in TRT_TYPES)}"
+            if len(shape) > MAX_RANK:
+                return f"{side} {number} has rank {len(shape)}; TensorRT tensors have at most {MAX_RANK} dimensions"
+    return None
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region as its plugins know it."""
+
+    spec: str
+    program: Program
+
+    @classmethod
+    def parse(cls, spec: str) -> Region:
+        """Raises ProgramError for a spec that is damaged or that cannot be a plugin."""
+        program = loads(spec)
+        reason = unsupported_io(program)
+        if reason is not None:
+            raise ProgramError(f"this region cannot be a TensorRT plugin: {reason}")
+        return cls(spec, program)
+
+    @property
+    def tensors(self) -> list[tuple[DType, tuple[Any, ...]]]:
+        """Inputs, then outputs."""
+        return [*self.program.params, *self.program.outputs]
+
+
+class FusedRegionPlugin:
+    """Every callback of IPluginV3, its three capabilities in one object. ``trt`` is the TensorRT module it was made for."""
+
+    trt: Any
+    num_outputs: int
+
+    def __init__(self, region: Region, kernels: tuple[Kernel, ...] = ()) -> None:
+        trt = self.trt
+        for base in (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+            base.__init__(self)
+        self.plugin_name, self.plugin_version, self.plugin_namespace = NAME, VERSION, NAMESPACE
+        self.num_outputs = len(region.program.results)
+        self.region = region
+        self.kernels = kernels
+        self._launcher: Launcher | None = None
+        self._store: FieldStore | None = None
+
+    # Both of these crash the process when they fail, so they hold nothing that can; a second try is for an interrupt
+    # by the keyboard, which Python delivers wherever it happens to be.
+
+    def get_capability_interface(self, type: Any) -> Any:
+        return self
+
+    def clone(self) -> Any:
+        try:
+            return self.__class__(self.region, self.kernels)
+        except BaseException as error:
+            record("clone", error)
+        return self.__class__(self.region, self.kernels)
+
+    # --- build
+
+    @guarded
+    def get_output_data_types(self, input_types: Sequence[Any]) -> list[Any]:
+        wanted = [self._trt_type(t) for t, _ in self.region.program.params]
+        if list(input_types) != wanted:
+            raise GraphfuseError(
+                f"a fused region was made for inputs of type {', '.join(t.name for t in wanted)}; "
+                f"the network gives {', '.join(t.name for t in input_types)}"
+            )
+        return [self._trt_type(t) for t, _ in self.region.program.outputs]
+
+    @guarded
+    def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Sequence[Any], expr_builder: Any) -> list[Any]:
+        return output_shapes(self.trt, self.region.program, inputs, expr_builder)
+
+    @guarded
+    def supports_format_combination(self, pos: int, in_out: Sequence[Any], num_inputs: int) -> bool:
+        """One combination only: TensorRT would otherwise compile all of them into the plan."""
+        desc = in_out[pos].desc
+        return bool(desc.format == self.trt.TensorFormat.LINEAR and desc.type == self._trt_type(self.region.tensors[pos][0]))
+
+    @guarded
+    def configure_plugin(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        shapes = [tuple(item.desc.dims) for item in inputs]
+        self.kernels = compile_region(self.region.spec, self.region.program, shapes)
+        self._store = self._launcher = None
+
+    @guarded_or(lambda *_: 0)
+    def get_workspace_size(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+        return 0
+
+    @guarded
+    def get_valid_tactics(self) -> list[int]:
+        return []
+
+    @guarded_or(lambda self: self.trt.PluginFieldCollection([]))
+    def get_fields_to_serialize(self) -> Any:
+        if self._store is None:
+            parts = {fields.SPEC: self.region.spec.encode("ascii"), fields.KERNELS: fields.pack(self.region.spec, self.kernels)}
+            self._store = FieldStore(self.trt, parts)
+            current().kept.append(self._store)
+        return self._store.collection
+
+    # --- run
+
+    @guarded
+    def set_tactic(self, tactic: int) -> None:
+        return None
+
+    @guarded_or(lambda self, _: self.clone())
+    def attach_to_context(self, resource_context: Any) -> Any:
+        made = self.clone()
+        made.launcher.load()
+        return made
+
+    @guarded
+    def on_shape_change(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.launcher.prepare([tuple(desc.dims) for desc in inputs])
+
+    @guarded
+    def enqueue(
+        self, input_desc: Any, output_desc: Any, inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        self.launcher.launch(inputs, outputs, stream)
+
+    # --- inside
+
+    @property
+    def launcher(self) -> Launcher:
+        """This context's launcher."""
+        if self._launcher is None:
+            self._launcher = Launcher(self.region.program, self.kernels)
+        return self._launcher
+
+    def _trt_type(self, dtype: DType) -> Any:
+        return getattr(self.trt.DataType, TRT_TYPES[dtype])
+
+
+@lru_cache(maxsize=4)
+def make_plugin_class(trt: Any) -> type[FusedRegionPlugin]:
+    """``FusedRegionPlugin`` on the base classes of one TensorRT module."""
+    bases = (FusedRegionPlugin, trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime)
+    return type("FusedRegionPlugin", bases, {"trt": trt, "__doc__": FusedRegionPlugin.__doc__})
