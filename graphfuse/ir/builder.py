@@ -15,7 +15,7 @@ from graphfuse.ir import dtypes, expr, scalars
 from graphfuse.ir.dtypes import BOOL, F32, I64, DType
 from graphfuse.ir.errors import ProgramError
 from graphfuse.ir.expr import Dim, Shape
-from graphfuse.ir.program import REDUCTIONS, VIEWS, Instr, Program, check_symbols
+from graphfuse.ir.program import REDUCTIONS, VIEWS, Instr, Program, check_symbols, identity
 
 Number = int | float | bool
 MAX_BODY = 20_000
@@ -119,8 +119,10 @@ class Builder:
         return self._add("const", (), dtype, (), value=value)
 
     def extent(self, size: Dim, dtype: DType = I64) -> Val:
-        """A dimension as a scalar value."""
-        return self.const(size, dtype) if isinstance(size, int) else self._add("extent", (), dtype, (), size=size)
+        """A dimension as a scalar value; in a small float it keeps the precision of the compute type (counts of means)."""
+        if isinstance(size, int) and not (dtype.is_small_float and float(dtype.numpy.type(size)) != size):
+            return self.const(size, dtype)
+        return self._add("extent", (), dtype, (), size=size)
 
     def iota(self, shape: Sequence[Dim], axis: int, dtype: DType = I64) -> Val:
         """The index along ``axis``."""
@@ -216,8 +218,7 @@ class Builder:
                 raise ProgramError("a slice's step is not 0")
             if size == 0:
                 continue
-            ends = (start, start + step * (size - 1))
-            if not all(expr.is_nonneg(e) and expr.is_less(e, dim) for e in ends) and not _empty_or_inside(start, size, step, dim):
+            if not _stays_inside(start, size, step, dim):
                 raise ProgramError(f"a slice from {start} by {step}, {size} long, may leave an axis of {dim}")
         if sizes == x.shape and all(s == 1 for s in steps):
             return x
@@ -277,11 +278,15 @@ class Builder:
             x = self.round(x)
         if not axes:
             return x
-        if fn in ("max", "min", "argmax", "argmin") and any(x.shape[a] == 0 for a in axes):
+        empty = any(x.shape[a] == 0 for a in axes)
+        if arg and empty:
             raise ProgramError(f"{fn} over an empty axis has no value")
         shape = tuple(d for i, d in enumerate(x.shape) if i not in axes)
         more = {"last": bool(last)} if arg else {}
-        made = self._add("reduce", (x.id,), I64 if arg else x.dtype, shape, fn=fn, axes=axes, **more)
+        if empty:
+            made = self.broadcast(self.const(identity(fn, x.dtype), x.dtype), shape)
+        else:
+            made = self._add("reduce", (x.id,), I64 if arg else x.dtype, shape, fn=fn, axes=axes, **more)
         if not arg and self.exact_rounding:
             made = self.round(made)
         return self.reshape(made, [1 if i in axes else d for i, d in enumerate(x.shape)]) if keepdims else made
@@ -325,11 +330,14 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     return tuple(result)
 
 
-def _empty_or_inside(start: Dim, size: Dim, step: int, dim: Dim) -> bool:
-    """A slice whose size is a run-time dimension may be empty; then its last element need not exist."""
-    if step != 1 or not expr.is_nonneg(start):
-        return False
-    return expr.is_nonneg(dim - start - size)
+def _stays_inside(start: Dim, size: Dim, step: int, dim: Dim) -> bool:
+    """Whether the ``size`` elements from ``start`` by ``step`` are provably in ``[0, dim)``; there may be none of them."""
+    ends = (start, start + step * (size - 1))
+    if all(expr.is_nonneg(e) and expr.is_less(e, dim) for e in ends):
+        return True
+    if step > 0:  # so many fit: size <= ceil((dim - start) / step)
+        return expr.is_nonneg(start) and expr.is_nonneg(expr.ceildiv(dim - start, step) - size)
+    return expr.is_less(start, dim) and expr.is_nonneg(expr.floordiv(start, -step) + 1 - size)
 
 
 def _live(body: Sequence[Instr], roots: Sequence[int]) -> list[int]:

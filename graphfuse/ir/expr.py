@@ -192,12 +192,12 @@ def variables(dim: Dim) -> set[Var]:
     return {a for a in atoms(dim) if isinstance(a, Var)} if isinstance(dim, Expr) else set()
 
 
-def coefficient(dim: Dim, index: Var) -> Dim | None:
+def coefficient(dim: Dim, index: Atom) -> Dim | None:
     """The factor of ``index`` in ``dim`` if ``dim`` is linear in it (0 if absent), else None."""
     total: Dim = 0
     for mono, coef in _terms(dim).items():
         count = mono.count(index)
-        if count > 1 or any(isinstance(a, Call) and index in atoms(_wrap(a)) for a in mono):
+        if count > 1 or any(isinstance(a, Call) and a != index and index in atoms(_wrap(a)) for a in mono):
             return None
         if count == 1:
             rest = tuple(a for a in mono if a != index)
@@ -280,7 +280,26 @@ def is_nonneg(dim: Dim) -> bool:
     if _nonneg_poly(dim):
         return True
     low, _ = bounds(dim)
-    return low is not None and _nonneg_poly(low)
+    return (low is not None and _nonneg_poly(low)) or _nonneg_by_cases(dim)
+
+
+MAX_CASES = 6  # maxima and minima that one proof may split on
+
+
+@lru_cache(maxsize=1 << 16)
+def _nonneg_by_cases(dim: Expr) -> bool:
+    """A maximum is one of its arguments, and no less than either: so ``max(a, b) - a`` and ``n - min(n, 4)`` are >= 0.
+
+    Where ``dim`` moves the same way as the call, one argument in its place is enough; else both must do.
+    """
+    calls = [a for a in atoms(dim) if isinstance(a, Call) and a.fn in ("max", "min")]
+    if not 0 < len(calls) <= MAX_CASES:
+        return False
+    call = max(calls, key=lambda a: (len(_atom_key(a)[1]), _atom_key(a)))  # an outermost one
+    cases = (is_nonneg(substitute(dim, {call: side})) for side in (call.left, call.right))
+    slope = coefficient(dim, call)
+    helps = slope is not None and is_nonneg(slope if call.fn == "max" else -slope)
+    return any(cases) if helps else all(cases)
 
 
 def is_less(left: Dim, right: Dim) -> bool:

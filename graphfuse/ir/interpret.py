@@ -12,7 +12,7 @@ import numpy as np
 
 from graphfuse.ir import expr
 from graphfuse.ir.dtypes import BOOL, DType
-from graphfuse.ir.program import Instr, Program
+from graphfuse.ir.program import Instr, Program, identity
 from graphfuse.ir.scalars import TABLE
 
 Array = np.ndarray
@@ -94,8 +94,9 @@ def _reduce(instr: Instr, args: list[Array], env: Mapping[str, int]) -> Array:
         if instr.attr("last"):
             return x.shape[axes[0]] - 1 - pick(np.flip(x, axes[0]), axis=axes[0])
         return pick(x, axis=axes[0]).astype(np.int64)
-    fold = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}[fn]
-    return fold(x, axis=axes, **({"dtype": x.dtype} if fn in ("sum", "prod") else {}))
+    if fn in ("max", "min"):  # a run-time axis may be empty
+        return (np.max if fn == "max" else np.min)(x, axis=axes, initial=identity(fn, instr.dtype))
+    return (np.sum if fn == "sum" else np.prod)(x, axis=axes, dtype=x.dtype)
 
 
 _STEP: dict[str, Callable[[Instr, list[Array], Mapping[str, int]], Any]] = {

@@ -10,6 +10,7 @@ Shapes may hold run-time dimensions (``graphfuse.ir.expr``); each of them must b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,14 @@ VIEWS = frozenset({"transpose", "reshape", "broadcast", "slice", "pad", "concat"
 ELEMENTWISE = frozenset({"map", "cast", "round"})
 SOURCES = frozenset({"param", "const", "extent", "iota"})
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin"})
+
+
+def identity(fn: str, dtype: DType) -> int | float:
+    """What the fold ``fn`` of no elements is, and where an accumulator starts; arguments of extrema have none (KeyError)."""
+    if fn in ("max", "min") and dtype.is_float:
+        return -math.inf if fn == "max" else math.inf
+    low = -(1 << (dtype.size * 8 - 1)) if dtype.kind == "i" else 0
+    return {"sum": 0, "prod": 1, "max": low, "min": low + (1 << (dtype.size * 8)) - 1}[fn]
 
 
 @dataclass(frozen=True)
@@ -114,8 +123,8 @@ class Program:
         """Shapes of the outputs once the symbols have values."""
         return [tuple(expr.evaluate(d, env) for d in shape) for _, shape in self.outputs]
 
-    def specialise(self, env: Mapping[str, int]) -> Program:
-        """The same program with the given symbols fixed; kernels made from it are hardened to those sizes."""
+    def specialise(self, env: Mapping[str, Dim]) -> Program:
+        """The same program with the given symbols fixed (or renamed); kernels made from it are hardened to those sizes."""
         table: dict[Atom, Dim] = {Sym(name): value for name, value in env.items()}
         if not table:
             return self

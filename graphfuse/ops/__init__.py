@@ -1,0 +1,1 @@
+"""The op table: one entry for each ONNX op that can become part of a fused program."""

@@ -1,0 +1,361 @@
+"""Ops that move elements and compute none: they become views, and cost a kernel nothing but its addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphfuse.ir import expr
+from graphfuse.ir.builder import Val, broadcast_shapes
+from graphfuse.ir.errors import Refused
+from graphfuse.ir.expr import Dim, Shape
+from graphfuse.ops.call import OpCall, normal_axis
+from graphfuse.ops.table import op
+
+# --- shape changes
+
+
+@op("Reshape", kind="movement", known=(1,))
+def _reshape(call: OpCall) -> Val:
+    x = call.arg(0)
+    wanted = call.ints("shape") if call.opset < 5 else call.require_dims(1, "the shape of a Reshape")
+    if wanted is None:
+        raise Refused("bad-attribute", "Reshape has no shape")
+    return call.b.reshape(x, resolve_shape(x.shape, wanted, copy_zeros=not call.integer("allowzero", 0)))
+
+
+def resolve_shape(shape: Shape, wanted: Sequence[Dim], *, copy_zeros: bool) -> list[Dim]:
+    """The target of a Reshape: 0 copies a dimension (or is one), -1 takes what is left. Raises Refused when that is no integer."""
+    dims: list[Dim] = list(wanted)
+    for place, dim in enumerate(dims):
+        if dim == 0 and copy_zeros:
+            if place >= len(shape):
+                raise Refused("bad-shape", "Reshape copies a dimension that its input does not have")
+            dims[place] = shape[place]
+    if any(not expr.is_nonneg(d) and d != -1 for d in dims) or dims.count(-1) > 1:
+        raise Refused("unknown-value", f"Reshape to {dims}: a dimension may be negative")
+    if -1 in dims:
+        known = expr.product(d for d in dims if d != -1)
+        rest = None if known == 0 else expr.exact_quotient(expr.product(shape), known)
+        if rest is None:
+            raise Refused("not-provable", f"Reshape of {list(shape)} to {dims}: the size left for -1 is not provably whole")
+        dims[dims.index(-1)] = rest
+    return dims
+
+
+@op("Flatten", kind="movement")
+def _flatten(call: OpCall) -> Val:
+    x = call.arg(0)
+    axis = call.integer("axis", 1)
+    axis = x.rank if axis == x.rank else normal_axis(axis, x.rank)
+    return call.b.reshape(x, [expr.product(x.shape[:axis]), expr.product(x.shape[axis:])])
+
+
+@op("Squeeze", kind="movement", known=(1,))
+def _squeeze(call: OpCall) -> Val:
+    x = call.arg(0)
+    axes = call.axes(x.rank, 1)
+    if axes is None:
+        if any(not isinstance(d, int) for d in x.shape):
+            raise Refused("unknown-value", "Squeeze without axes of a run-time dimension: it may be 1")
+        axes = [i for i, d in enumerate(x.shape) if d == 1]
+    return call.b.reshape(x, [d for i, d in enumerate(x.shape) if i not in axes])
+
+
+@op("Unsqueeze", kind="movement", known=(1,))
+def _unsqueeze(call: OpCall) -> Val:
+    x = call.arg(0)
+    listed = call.fixed(1, "axes") if call.opset >= 13 else call.ints("axes")
+    if listed is None:
+        raise Refused("unknown-value", "Unsqueeze has no axes")
+    rank = x.rank + len(listed)
+    axes = {normal_axis(a, rank) for a in listed}
+    if len(axes) != len(listed):
+        raise Refused("bad-axis", "Unsqueeze names an axis twice")
+    rest = iter(x.shape)
+    return call.b.reshape(x, [1 if i in axes else next(rest) for i in range(rank)])
+
+
+@op("Transpose", kind="movement")
+def _transpose(call: OpCall) -> Val:
+    x = call.arg(0)
+    perm = call.ints("perm")
+    return call.b.transpose(x, list(range(x.rank))[::-1] if perm is None else perm)
+
+
+@op("Expand", kind="movement", known=(1,))
+def _expand(call: OpCall) -> Val:
+    x = call.arg(0)
+    wanted = tuple(call.require_dims(1, "the shape of an Expand"))
+    if not all(expr.is_nonneg(d) for d in wanted):
+        raise Refused("unknown-value", f"Expand to {list(wanted)}: a dimension may be negative")
+    return call.b.broadcast(x, broadcast_shapes([x.shape, wanted]))
+
+
+@op("Tile", kind="movement", known=(1,))
+def _tile(call: OpCall) -> Val:
+    x = call.arg(0)
+    repeats = call.require_dims(1, "the repeats of a Tile")
+    if len(repeats) != x.rank or not all(expr.is_nonneg(r) for r in repeats):
+        raise Refused("unknown-value", "Tile wants one repeat of at least 0 for each axis")
+    return repeated(x, repeats, inner=False)
+
+
+def repeated(x: Val, times: Sequence[Dim], *, inner: bool) -> Val:
+    """Each axis ``times`` as long: whole axes one after another, or (``inner``) each element next to its copies."""
+    before: list[Dim] = []
+    middle: list[Dim] = []
+    for dim, count in zip(x.shape, times, strict=True):
+        if count == 1:
+            before, middle = [*before, dim], [*middle, dim]
+        else:
+            before += [dim, 1] if inner else [1, dim]
+            middle += [dim, count] if inner else [count, dim]
+    spread = x.builder.broadcast(x.builder.reshape(x, before), middle)
+    return x.builder.reshape(spread, [d * t for d, t in zip(x.shape, times, strict=True)])
+
+
+@op("DepthToSpace", kind="movement")
+def _depth_to_space(call: OpCall) -> Val:
+    x, size = call.arg(0), call.integer("blocksize", 0)
+    batch, depth, height, width = _image(x, size)
+    inner = expr.exact_quotient(depth, size * size)
+    if inner is None:
+        raise Refused("bad-shape", "the depth does not divide by the square of blocksize")
+    if call.string("mode", "DCR") == "DCR":
+        blocks = call.b.transpose(call.b.reshape(x, [batch, size, size, inner, height, width]), [0, 3, 4, 1, 5, 2])
+    else:
+        blocks = call.b.transpose(call.b.reshape(x, [batch, inner, size, size, height, width]), [0, 1, 4, 2, 5, 3])
+    return call.b.reshape(blocks, [batch, inner, height * size, width * size])
+
+
+@op("SpaceToDepth", kind="movement")
+def _space_to_depth(call: OpCall) -> Val:
+    x, size = call.arg(0), call.integer("blocksize", 0)
+    batch, depth, height, width = _image(x, size)
+    high, wide = expr.exact_quotient(height, size), expr.exact_quotient(width, size)
+    if high is None or wide is None:
+        raise Refused("not-provable", "the image does not provably divide by blocksize")
+    blocks = call.b.transpose(call.b.reshape(x, [batch, depth, high, size, wide, size]), [0, 3, 5, 1, 2, 4])
+    return call.b.reshape(blocks, [batch, depth * size * size, high, wide])
+
+
+def _image(x: Val, size: int) -> Shape:
+    if x.rank != 4 or size < 1:
+        raise Refused("bad-shape", "an image of rank 4 and a blocksize of at least 1 are wanted")
+    return x.shape
+
+
+# --- parts
+
+
+TO_THE_END = (1 << 31) - 1  # exporters write the largest int32 or int64 for "to the end"; no axis is that long
+
+
+@op("Slice", kind="movement", known=(1, 2, 3, 4))
+def _slice(call: OpCall) -> Val:
+    """Starts, ends and axes are attributes up to opset 9; inputs, with steps, after it."""
+    x = call.arg(0)
+    if call.opset < 10:
+        starts: Sequence[Dim] = call.ints("starts") or []
+        ends: Sequence[Dim] = call.ints("ends") or []
+        steps = None
+    else:
+        starts, ends = call.require_dims(1, "the starts of a Slice"), call.require_dims(2, "the ends of a Slice")
+        steps = call.fixed(4, "the steps of a Slice")
+    axes = call.axes(x.rank, 3)
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps) == len(set(axes)) or any(a >= x.rank for a in axes):
+        raise Refused("bad-shape", "the starts, ends, axes and steps of a Slice do not fit each other")
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        x = take_range(x, axis, *slice_range(x.shape[axis], start, end, step), step)
+    return x
+
+
+def slice_range(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
+    """First index and number of elements of ``start:end:step`` on an axis of ``dim``, right for every value of its symbols.
+
+    Raises Refused when a bound's sign, which decides from which end it counts, is not known.
+    """
+    if step == 0:
+        raise Refused("bad-shape", "a Slice has a step of 0")
+    start, end = _from_front(start, dim), _from_front(end, dim)
+    if step > 0:
+        start, end = _clamp(start, 0, dim), _clamp(end, 0, dim)
+        return start, expr.emax(0, expr.ceildiv(end - start, step))
+    start, end = _clamp(start, -1, dim - 1), _clamp(end, -1, dim - 1)
+    return start, expr.emax(0, expr.ceildiv(start - end, -step))
+
+
+def _from_front(bound: Dim, dim: Dim) -> Dim:
+    if isinstance(bound, int) and abs(bound) >= TO_THE_END:
+        return dim if bound > 0 else -1
+    if expr.is_nonneg(bound):
+        return bound
+    if expr.is_less(bound, 0):
+        return bound + dim
+    raise Refused("unknown-value", f"a Slice bound of {bound} may be negative or not")
+
+
+def _clamp(value: Dim, low: Dim, high: Dim) -> Dim:
+    return expr.emax(low, expr.emin(value, high))
+
+
+@op("Split", kind="movement", known=(1,))
+def _split(call: OpCall) -> list[Val]:
+    x = call.arg(0)
+    axis = call.axis(0)
+    sizes = call.dims(1)
+    if sizes is None:
+        sizes = list(call.ints("split") or []) or _even_parts(x.shape[axis], call)
+    if not sizes or len(sizes) != call.n_outputs:
+        raise Refused("bad-shape", "the parts of a Split are not as many as its outputs")
+    if not all(expr.is_nonneg(s) for s in sizes) or sum(sizes[1:], sizes[0]) != x.shape[axis]:
+        raise Refused("not-provable", f"the parts {sizes} do not provably make up an axis of {x.shape[axis]}")
+    parts: list[Val] = []
+    begin: Dim = 0
+    for size in sizes:
+        parts.append(take_range(x, axis, begin, size))
+        begin = begin + size
+    return parts
+
+
+def _even_parts(dim: Dim, call: OpCall) -> list[Dim]:
+    count = call.integer("num_outputs", call.n_outputs)
+    if count < 1 or count != call.n_outputs:
+        raise Refused("bad-attribute", f"Split has {call.n_outputs} outputs, not {count}")
+    even = expr.exact_quotient(dim, count)
+    if even is not None:
+        return [even] * count
+    if not isinstance(dim, int) or call.opset < 18:
+        raise Refused("not-provable", f"an axis of {dim} does not provably split into {count} equal parts")
+    size = -(-dim // count)
+    return [*[size] * (count - 1), dim - size * (count - 1)]
+
+
+def take_range(x: Val, axis: int, begin: Dim, size: Dim, step: int = 1) -> Val:
+    """Elements ``begin``, ``begin + step``... (``size`` of them) along one axis."""
+    begins = [begin if i == axis else 0 for i in range(x.rank)]
+    sizes = [size if i == axis else d for i, d in enumerate(x.shape)]
+    return x.builder.slice(x, begins, sizes, [step if i == axis else 1 for i in range(x.rank)])
+
+
+@op("Concat", kind="movement")
+def _concat(call: OpCall) -> Val:
+    parts = call.given()
+    return call.b.concat(parts, call.axis(1, parts[0].rank))
+
+
+# --- borders and enlargement
+
+
+@op("Pad", kind="movement", known=(1, 3))
+def _pad(call: OpCall) -> Val:
+    x = call.arg(0)
+    low, high = _pad_amounts(call, x.rank)
+    mode = call.string("mode", "constant")
+    if mode == "constant":
+        x, low, high = _crop(x, low, high)
+        return call.b.pad(x, low, high, call.b.reshape(call.arg(2), ()) if call.has(2) else _fill(call, x))
+    for axis in range(x.rank):
+        if low[axis] != 0 or high[axis] != 0:
+            x = _mirror(x, axis, low[axis], high[axis], mode)
+    return x
+
+
+def _fill(call: OpCall, x: Val) -> Val:
+    return call.b.const(call.real("value", 0.0) if x.dtype.is_float else 0, x.dtype)
+
+
+def _pad_amounts(call: OpCall, rank: int) -> tuple[list[Dim], list[Dim]]:
+    old = call.ints("pads" if call.opset > 1 else "paddings") or []
+    listed: Sequence[Dim] = old if call.opset < 11 else call.require_dims(1, "the pads of a Pad")
+    axes = call.axes(rank, 3)
+    axes = list(range(rank)) if axes is None else axes
+    if len(listed) != 2 * len(axes) or len(set(axes)) != len(axes):
+        raise Refused("bad-shape", "the pads of a Pad do not fit its axes")
+    low: list[Dim] = [0] * rank
+    high: list[Dim] = [0] * rank
+    for place, axis in enumerate(axes):
+        low[axis], high[axis] = listed[place], listed[len(axes) + place]
+    return low, high
+
+
+def _crop(x: Val, low: list[Dim], high: list[Dim]) -> tuple[Val, list[Dim], list[Dim]]:
+    """Negative pads cut off: what is left of ``x``, and the pads that add."""
+    begins, ends = ([0 if expr.is_nonneg(p) else -p for p in pads] for pads in (low, high))
+    x = x.builder.slice(x, begins, [d - b - e for d, b, e in zip(x.shape, begins, ends, strict=True)])
+    low, high = ([p if expr.is_nonneg(p) else 0 for p in pads] for pads in (low, high))
+    return x, low, high
+
+
+def _mirror(x: Val, axis: int, low: Dim, high: Dim, mode: str) -> Val:
+    """One axis with borders taken from its own elements; the builder refuses borders that reach past the other end."""
+    size = x.shape[axis]
+    if not (expr.is_nonneg(low) and expr.is_nonneg(high)):
+        raise Refused("unsupported-mode", f"Pad in mode {mode} with negative pads is not supported")
+    if mode == "reflect":
+        left, right = take_range(x, axis, low, low, -1), take_range(x, axis, size - 2, high, -1)
+    elif mode == "wrap":
+        left, right = take_range(x, axis, size - low, low), take_range(x, axis, 0, high)
+    elif mode == "edge":
+        left, right = _stretched(x, axis, 0, low), _stretched(x, axis, size - 1, high)
+    else:
+        raise Refused("unsupported-mode", f"Pad has no mode {mode[:20]!r}")
+    return x.builder.concat([left, x, right], axis)
+
+
+def _stretched(x: Val, axis: int, place: Dim, size: Dim) -> Val:
+    shape = [size if i == axis else d for i, d in enumerate(x.shape)]
+    return x.builder.broadcast(take_range(x, axis, place, 1), shape)
+
+
+@op("Resize", kind="movement", known=(1, 2, 3))
+def _resize(call: OpCall) -> Val:
+    """Nearest neighbour, enlarged by whole factors, where every coordinate rule that is let through picks ``i // factor``."""
+    x = call.arg(0)
+    if call.string("mode", "nearest") != "nearest":
+        raise Refused("unsupported-mode", "only nearest-neighbour Resize is a movement of elements")
+    factors = _resize_factors(call, x)
+    if not all(_is_plain_nearest(call, f) for f in factors if f != 1):
+        raise Refused("unsupported-mode", "this Resize does not repeat each element the same number of times")
+    return repeated(x, factors, inner=True)
+
+
+def _is_plain_nearest(call: OpCall, factor: Dim) -> bool:
+    if call.opset < 11:
+        return True
+    place = call.string("coordinate_transformation_mode", "half_pixel")
+    rule = call.string("nearest_mode", "round_prefer_floor")
+    if place == "asymmetric":
+        return rule == "floor" or (rule == "round_prefer_floor" and factor == 2)
+    return place in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel") and rule.startswith("round_prefer_")
+
+
+def _resize_factors(call: OpCall, x: Val) -> list[Dim]:
+    place = 1 if call.opset < 11 else 2
+    scales, sizes = call.value(place), call.dims(3) if call.opset >= 11 else None
+    axes = [normal_axis(a, x.rank) for a in call.ints("axes") or range(x.rank)]
+    factors: list[Dim] = [1] * x.rank
+    if sizes:
+        if call.string("keep_aspect_ratio_policy", "stretch") != "stretch" or len(sizes) != len(axes):
+            raise Refused("unsupported-mode", "Resize that keeps the aspect ratio is not supported")
+        found = [None if x.shape[a] == 0 else expr.exact_quotient(s, x.shape[a]) for s, a in zip(sizes, axes, strict=True)]
+    else:
+        if scales is None or scales.size != len(axes):
+            raise Refused("unknown-value", "the scales of a Resize are not known when the graph is rewritten")
+        found = [int(s) if s == int(s) and s >= 1 else None for s in scales.reshape(-1).tolist()]
+    for axis, factor in zip(axes, found, strict=True):
+        if factor is None:
+            raise Refused("unsupported-mode", "Resize by a factor that is not whole is no movement of elements")
+        factors[axis] = factor
+    return factors
+
+
+@op("Upsample", kind="movement", known=(1,))
+def _upsample(call: OpCall) -> Val:
+    x = call.arg(0)
+    scales = call.attrs.get("scales") if call.opset < 9 else call.require_value(1, "the scales of an Upsample").reshape(-1).tolist()
+    if call.string("mode", "nearest") != "nearest" or not scales or len(scales) != x.rank or any(s != int(s) or s < 1 for s in scales):
+        raise Refused("unsupported-mode", "only Upsample to the nearest by whole factors is a movement of elements")
+    return repeated(x, [int(s) for s in scales], inner=True)
