@@ -1,0 +1,319 @@
+"""Writes scalar nodes as statements.
+
+A node that depends on the lane index ``j`` of a vector becomes a small array with one loop over the lanes; the compiler
+unrolls it into registers. A node is written where it is first needed, except that what several branches of a case
+need is written before the case, provided that it is safe to compute everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from graphfuse.ir import dtypes, expr
+from graphfuse.ir.dtypes import DType
+from graphfuse.ir.expr import Atom, Call, Dim, Sym, Var
+from graphfuse.ir.scalars import TABLE
+from graphfuse.schedule.kernel import exprs_of, reachable
+from graphfuse.schedule.scalar import Condition, Node, Puller
+
+INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Access:
+    """How one load or store touches memory: ``lanes`` elements at once, or one by one."""
+
+    pointer: str
+    bytes: int
+    vector: bool
+
+
+@dataclass
+class Scope:
+    """A block of statements; names found in it are seen by the blocks inside."""
+
+    parent: Scope | None
+    lane: bool  # whether ``j`` is bound, so that lane-dependent nodes are single values here
+    lines: list[str] = field(default_factory=list)
+    names: dict[Node, str] = field(default_factory=dict)
+    integers: dict[Atom, str] = field(default_factory=dict)
+
+
+class Emitter:
+    """State of one entry point: its indices' type, its vectors' lanes and what is written so far.
+
+    ``wide``: indices are 64 bits. ``lanes``: elements a vector. ``pinned``: nodes that already have a name (rows' reductions, values
+    kept in registers).
+    """
+
+    def __init__(self, puller: Puller, *, wide: bool, lanes: int, symbols: Sequence[str]) -> None:
+        self.puller = puller
+        self.lanes = lanes
+        self.wide = wide
+        self.index_type = "gf_i64" if wide else "gf_i32"
+        self.accesses: list[Access] = []
+        self.scope = Scope(None, lane=lanes == 1)
+        self._symbols = {name: f"s{k}" for k, name in enumerate(symbols)}
+        self._count = 0
+
+    # --- text
+
+    def line(self, text: str) -> None:
+        """A statement in the current block."""
+        self.scope.lines.append(text)
+
+    def fresh(self, prefix: str = "v") -> str:
+        """A name that is not used yet."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    @contextmanager
+    def block(self, head: str, *, lane: bool | None = None, tail: str = "}") -> Iterator[Scope]:
+        """A nested block; its lines go into the current one when it closes."""
+        outer = self.scope
+        inner = Scope(outer, lane=outer.lane if lane is None else lane)
+        self.scope = inner
+        try:
+            yield inner
+        finally:
+            self.scope = outer
+        outer.lines.append(head)
+        outer.lines += [INDENT + text for text in inner.lines]
+        outer.lines.append(tail)
+
+    # --- nodes
+
+    def ref(self, node: Node) -> str:
+        """The C expression of a node's value; writes what it needs first. Lane-dependent ones mention ``j``."""
+        if node.kind == "const":
+            return literal(node.payload, node.dtype)
+        scope: Scope | None = self.scope
+        while scope is not None:
+            if node in scope.names:
+                return scope.names[node]
+            scope = scope.parent
+        name = self._write(node)
+        self.scope.names[node] = name
+        return name
+
+    def is_array(self, node: Node) -> bool:
+        """Whether the node is written as an array over the lanes here."""
+        return not self.scope.lane and any(v.name == "j" for v in node.vars)
+
+    def _write(self, node: Node) -> str:
+        if node.kind == "case":
+            return self._write_case(node)
+        if node.kind == "load":
+            return self._write_load(node)
+        if node.kind == "reduce":
+            raise AssertionError("a reduction is used before its pass")
+        args = [self.ref(a) for a in node.args]
+        self.prepare(exprs_of(node))
+        return self.define(node, self._operation(node, args))
+
+    def define(self, node: Node, text: str) -> str:
+        """Names the value ``text`` of a node: a constant, or an array filled lane by lane."""
+        return self.define_as(node.dtype, text, array=self.is_array(node))
+
+    def define_as(self, dtype: DType, text: str, *, array: bool) -> str:
+        """Names a value of the compute type of ``dtype``."""
+        name, ctype = self.fresh(), compute_type(dtype)
+        if array:
+            self.line(f"{ctype} {name}[{self.lanes}]; GF_LANES({self.lanes}) {name}[j] = {text};")
+            return f"{name}[j]"
+        self.line(f"const {ctype} {name} = {text};")
+        return name
+
+    def _operation(self, node: Node, args: list[str]) -> str:
+        if node.kind == "op":
+            table = TABLE[str(node.payload)].device
+            kind = node.args[-1].dtype.kind
+            return table.get(kind, table.get("*", "")).format(*args)
+        if node.kind == "cast":
+            return f"gf_cast<{node.dtype.c}>({args[0]})"
+        if node.kind == "round":
+            return f"gf_round<{node.dtype.c}>({args[0]})"
+        return f"({compute_type(node.dtype)}){self.index(node.payload)}"  # type: ignore[arg-type]
+
+    def _write_load(self, node: Node) -> str:
+        number, address = node.payload  # type: ignore[misc]
+        self.prepare([address])
+        pointer, size = f"p{number}", node.dtype.size
+        if not self.is_array(node):
+            self._note(node, Access(pointer, size, False))
+            return self.define(node, f"gf_up({pointer}[{self.index(address)}])")
+        if not vector_address(address, self.lanes):
+            self.accesses.append(Access(pointer, size * self.lanes, False))
+            return self.define(node, f"gf_up({pointer}[{self.index(address)}])")
+        self.accesses.append(Access(pointer, size * self.lanes, True))
+        raw, ctype = self.fresh("m"), node.dtype.c
+        base = expr.substitute(address, {Var("j", self.lanes): 0})
+        self.line(f"const auto {raw} = gf_load_vec<{ctype}, {self.lanes}>({pointer} + {self.index(base)});")
+        if node.dtype.is_small_float:
+            return self.define(node, f"gf_up({raw}.v[j])")
+        return f"{raw}.v[j]"
+
+    def _note(self, node: Node, access: Access) -> None:
+        if any(v.name == "j" for v in node.vars):  # inside a lane loop: one element at a time
+            self.accesses.append(Access(access.pointer, access.bytes * self.lanes, False))
+
+    # --- cases
+
+    def _write_case(self, node: Node) -> str:
+        conditions: Sequence[Condition] = node.payload  # type: ignore[assignment]
+        self._hoist(node)
+        self.prepare(exprs_of(node))
+        array = self.is_array(node)
+        split = array and any("j" in names for names in map(self._names, exprs_of(node)))
+        name, ctype = self.fresh(), compute_type(node.dtype)
+        self.line(f"{ctype} {name}[{self.lanes}];" if array else f"{ctype} {name};")
+        target = f"{name}[j]" if array else name
+        if split:
+            with self.block(f"GF_LANES({self.lanes}) {{", lane=True):
+                self._branches(node, conditions, target, loop=False)
+        else:
+            self._branches(node, conditions, target, loop=array)
+        return target
+
+    def _branches(self, node: Node, conditions: Sequence[Condition], target: str, *, loop: bool) -> None:
+        prefix = f"GF_LANES({self.lanes}) " if loop else ""
+        for k, branch in enumerate(node.args):
+            head = f"if ({self._test(conditions[k])}) {{" if k < len(conditions) else "{"
+            with self.block(head if k == 0 else f"else {head}"):
+                self.line(f"{prefix}{target} = {self.ref(branch)};")
+
+    def _test(self, condition: Condition) -> str:
+        return " && ".join(f"{self.index(left)} < {self.index(right)}" for left, right in condition)
+
+    def _names(self, item: Dim) -> set[str]:
+        found: set[str] = set()
+        for v in expr.variables(item):
+            found |= {w.name for w in self.puller.gathers[v].vars} if v in self.puller.gathers else {v.name}
+        return found
+
+    def _hoist(self, node: Node) -> None:
+        """Writes before the case what more than one of its branches needs, if it is safe outside them."""
+        uses: dict[Node, int] = {}
+        for branch in node.args:
+            for needed in reachable(self.puller, [branch]):
+                uses[needed] = uses.get(needed, 0) + 1
+        for needed in sorted(uses, key=lambda n: n.number):
+            if uses[needed] > 1 and needed.total and needed.kind not in ("const", "index"):
+                self.ref(needed)
+
+    # --- integers
+
+    def prepare(self, items: Sequence[Dim]) -> None:
+        """Writes what index expressions need before they can be written: run-time indices, shared quotients."""
+        for item in items:
+            for v in sorted(expr.variables(item), key=lambda v: v.name):
+                if v in self.puller.gathers:
+                    self.ref(self.puller.gathers[v])
+            for atom in _calls(item):
+                self._name_call(atom)
+
+    def _name_call(self, atom: Call) -> None:
+        if not self.scope.lane and "j" in self._names(expr.Expr({(atom,): 1})):
+            return  # differs by lane: written inside the lanes' loops
+        if self._find_integer(atom) is None:
+            text = self._call(atom)
+            name = self.fresh("t")
+            self.line(f"const {self.index_type} {name} = {text};")
+            self.scope.integers[atom] = name
+
+    def _find_integer(self, atom: Atom) -> str | None:
+        scope: Scope | None = self.scope
+        while scope is not None:
+            if atom in scope.integers:
+                return scope.integers[atom]
+            scope = scope.parent
+        return None
+
+    def index(self, item: Dim) -> str:
+        """An integer expression in C, of the index type."""
+        if isinstance(item, int):
+            return self.integer(item)
+        parts: list[str] = []
+        for mono, coef in sorted(item.terms.items(), key=lambda t: (not t[0], str(t[0]))):
+            factors = [self._atom(a) for a in mono]
+            if not factors or abs(coef) != 1:
+                factors.append(self.integer(abs(coef)))
+            parts.append((" - " if coef < 0 else " + " if parts else "") + " * ".join(factors))
+        text = "".join(parts)
+        return f"({text.strip() if not text.startswith(' - ') else '-' + text[3:]})" if len(parts) > 1 or text.startswith(" - ") else text
+
+    def integer(self, value: int) -> str:
+        """An integer literal of the index type."""
+        return f"{value}LL" if self.wide else str(value)
+
+    def _atom(self, atom: Atom) -> str:
+        if isinstance(atom, Sym):
+            return self._symbols[atom.name]
+        named = self._find_integer(atom)
+        if named is not None:
+            return named
+        if isinstance(atom, Call):
+            return self._call(atom)
+        if atom in self.puller.gathers:
+            return f"({self.index_type}){self.ref(self.puller.gathers[atom])}"
+        return atom.name
+
+    def _call(self, atom: Call) -> str:
+        plain = expr.is_nonneg(atom.left)
+        names: Mapping[str, str] = {
+            "//": "gf_quot" if plain else "gf_floordiv",
+            "%": "gf_rem" if plain else "gf_floormod",
+            "max": "gf_larger",
+            "min": "gf_smaller",
+        }
+        typed = "" if plain and atom.fn in ("//", "%") else f"<{self.index_type}>"
+        return f"{names[atom.fn]}{typed}({self._typed(atom.left)}, {self._typed(atom.right)})"
+
+    def _typed(self, item: Dim) -> str:
+        return self.index(item) if isinstance(item, int) else f"({self.index_type}){self.index(item)}"
+
+
+def _calls(item: Dim) -> list[Call]:
+    """The calls in an expression, inner ones first."""
+    found: list[Call] = []
+    if isinstance(item, expr.Expr):
+        for mono in sorted(item.terms, key=str):
+            for atom in mono:
+                if isinstance(atom, Call):
+                    found += _calls(atom.left) + _calls(atom.right) + [atom]
+    return found
+
+
+def vector_address(address: Dim, lanes: int) -> bool:
+    """Whether lanes 0, 1... are neighbours in memory and lane 0 stands at a multiple of ``lanes``."""
+    lane = Var("j", lanes)
+    if expr.coefficient(address, lane) != 1:
+        return False
+    return expr.exact_quotient(expr.substitute(address, {lane: 0}), lanes) is not None
+
+
+def compute_type(dtype: DType) -> str:
+    """The C type that values of ``dtype`` are computed in."""
+    return dtype.compute.c
+
+
+def literal(value: object, dtype: DType) -> str:
+    """A constant of the compute type of ``dtype`` in C."""
+    kind = dtype.compute
+    if kind is dtypes.BOOL:
+        return "true" if value else "false"
+    if kind.is_integer:
+        number = int(value)  # type: ignore[call-overload]
+        if number == -(1 << 63):
+            return "(-9223372036854775807LL - 1)"
+        return f"({kind.c}){number}{'ULL' if kind.kind == 'u' else 'LL'}" if kind is not dtypes.I32 or number == -(1 << 31) else f"({number})"
+    number = float(value)  # type: ignore[arg-type]
+    suffix = "f" if kind is dtypes.F32 else ""
+    if math.isfinite(number):
+        text = float.hex(number) + suffix
+        return f"({text})" if text.startswith("-") else text
+    bits = "0x7fc00000u" if math.isnan(number) else "0x7f800000u" if number > 0 else "0xff800000u"
+    return f"gf_bits_float({bits})" if suffix else f"(double)gf_bits_float({bits})"

@@ -1,0 +1,215 @@
+"""From a program to CUDA source: chooses vectors and teams for each segment and puts the entry points together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from graphfuse.codegen import pointwise
+from graphfuse.codegen.emit import INDENT, Emitter
+from graphfuse.codegen.rowwise import RowEmitter, Team, walk
+from graphfuse.codegen.source import KernelSource, Variant
+from graphfuse.ir import expr
+from graphfuse.ir.expr import Dim, Expr, Var
+from graphfuse.ir.program import Program
+from graphfuse.schedule.kernel import Kernel, Pointwise, Rows, nominal, plan, reachable
+from graphfuse.schedule.rows import ROW
+from graphfuse.schedule.scalar import Puller
+
+THREADS = 256
+WARP = 32
+ENTRY = "graphfuse_kernel"
+LIMIT_32 = 1 << 31
+
+
+def generate(program: Program) -> KernelSource:
+    """CUDA source of a program, hardened to the sizes that it fixes; sizes it leaves open become arguments.
+
+    Raises Refused when the program is not one kernel (see ``schedule.plan``).
+    """
+    with _deep_recursion():
+        kernel = plan(program)
+        shapes = [Shaped(kernel.program, s) for s in kernel.segments]
+        entries = [_entry(kernel, shapes, choice) for choice in _choices(kernel, shapes)]
+    text = "\n".join([prelude(), *(text for text, _ in entries)])
+    return KernelSource(text, tuple(v for _, v in entries), len(program.params), len(program.results), program.symbols)
+
+
+@lru_cache(maxsize=1)
+def prelude() -> str:
+    """The device prelude that every kernel starts with."""
+    return (Path(__file__).parent / "prelude.cuh").read_text(encoding="utf-8")
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Long chains of operations are walked recursively; programs are bounded in size, so this depth is too."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 20_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Choice:
+    """One entry point: vectors or single elements, 32- or 64-bit indices."""
+
+    name: str
+    vectors: bool
+    wide: bool
+
+
+class Shaped:
+    """A segment with the widest vectors that suit it and, for rows, its team."""
+
+    def __init__(self, program: Program, segment: Pointwise | Rows) -> None:
+        self.program = program
+        self.segment = segment
+        self.lanes = next((n for n in (8, 4, 2) if self._worthwhile(n)), 1)
+        self.team = choose_team(program, segment, self.lanes) if isinstance(segment, Rows) else None
+
+    def _worthwhile(self, lanes: int) -> bool:
+        """Vectors pay when most bytes then move by accesses of at most 16 bytes that are whole vectors."""
+        columns = [expr.product(self.segment.shape)] if isinstance(self.segment, Pointwise) else [o.columns for o in self.segment.outputs]
+        if not any(pointwise.lanes_fit(c, lanes) and c != 0 for c in columns):
+            return False
+        emitter = Emitter(Puller(self.program), wide=True, lanes=lanes, symbols=self.program.symbols)
+        emitter.scope.lane = False
+        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), "0")
+        vector = [a for a in emitter.accesses if a.vector]
+        total = sum(a.bytes for a in emitter.accesses)
+        return sum(a.bytes for a in vector) * 2 > total and min((a.bytes for a in vector), default=0) <= 16
+
+
+def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
+    """Threads for each row: by its length, and by whether neighbours in a row are neighbours in memory."""
+    puller = Puller(program)
+    passes = walk(puller, program, rows, lanes)
+    longest = max((p.columns for p in passes.passes), key=nominal)
+    if isinstance(longest, Expr):
+        return Team(WARP, THREADS)
+    if longest <= 1024 and not _along_columns(puller, passes.roots):
+        return Team(1, 128)
+    wanted = -(-longest // lanes)
+    if longest > 1024:
+        threads = 128
+        while threads < 1024 and longest > threads * max(lanes, 4) * 4:
+            threads *= 2
+        return Team(threads, threads)
+    threads = 1
+    while threads < min(wanted, WARP):
+        threads *= 2
+    return Team(threads, THREADS)
+
+
+def _along_columns(puller: Puller, roots: Sequence[Sequence[object]]) -> bool:
+    """Whether a row's elements mostly lie next to each other; otherwise neighbouring rows do."""
+    along = across = 0
+    for nodes in roots:
+        for node in reachable(puller, nodes):  # type: ignore[arg-type]
+            if node.kind == "load":
+                number, address = node.payload  # type: ignore[misc]
+                units = [v for v in node.vars if v.name != ROW]
+                close = any(expr.coefficient(address, v) in (1, 2, 4, 8) for v in units if isinstance(v, Var))
+                if units and any(v.name == ROW for v in node.vars):
+                    along, across = along + close, across + (not close)
+    return along >= across
+
+
+def _choices(kernel: Kernel, shapes: Sequence[Shaped]) -> list[Choice]:
+    static = not kernel.program.symbols
+    wide = static and _largest(kernel.program) >= LIMIT_32
+    vectors = any(s.lanes > 1 for s in shapes)
+    kinds = [True, False] if vectors else [False]
+    if static:
+        return [Choice(f"{ENTRY}_{'vector' if v else 'scalar'}", v, wide) for v in kinds]
+    narrow = [Choice(f"{ENTRY}_{'vector' if v else 'scalar'}_32", v, False) for v in kinds]
+    return [*narrow, *(Choice(f"{ENTRY}_{'vector' if v else 'scalar'}_64", v, True) for v in kinds)]
+
+
+def _largest(program: Program) -> int:
+    return max((s for s in _sizes(program) if isinstance(s, int)), default=0)
+
+
+def _sizes(program: Program) -> list[Dim]:
+    """Elements of every input and output: the largest index that a kernel forms."""
+    return [expr.product(shape) for _, shape in (*program.params, *program.outputs)]
+
+
+# --- entry points -----------------------------------------------------------------------------------------------------
+
+def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[str, Variant]:
+    program = kernel.program
+    block = max((s.team.block if s.team and s.team.threads > WARP else THREADS for s in shapes), default=THREADS)
+    if len(shapes) == 1 and shapes[0].team:
+        block = shapes[0].team.block
+    lines: list[str] = []
+    vector_pointers: dict[str, int] = {}
+    first: Dim = 0
+    scratch = any(s.team and _team(s, block).threads > WARP for s in shapes)
+    if scratch:
+        lines.append("__shared__ gf_u64 gf_scratch[64];")
+    elif any(s.team for s in shapes):
+        lines.append("gf_u64* const gf_scratch = nullptr;")
+    for number, shaped in enumerate(shapes):
+        lanes = shaped.lanes if choice.vectors else 1
+        emitter = Emitter(Puller(program), wide=choice.wide, lanes=lanes, symbols=program.symbols)
+        count = _blocks(shaped, lanes, block)
+        _emit_segment(emitter, program, shaped.segment, _team(shaped, block), _grid_text(emitter, first))
+        last = number == len(shapes) - 1
+        head = "{" if last else f"if (blockIdx.x < {_grid_text(emitter, first + count)}) {{"
+        lines += [head if number == 0 else f"else {head}", *(INDENT + text for text in emitter.scope.lines), "}"]
+        first = first + count
+        for access in emitter.accesses:
+            if access.vector:
+                vector_pointers[access.pointer] = max(vector_pointers.get(access.pointer, 1), min(16, access.bytes))
+    text = "\n".join([_signature(program, choice, block), *(INDENT + text for text in lines), "}"])
+    limits = tuple(d for d in _sizes(program) if isinstance(d, Expr)) if not choice.wide else ()
+    return text, Variant(choice.name, first, block, _alignments(program, vector_pointers), limits)
+
+
+def _team(shaped: Shaped, block: int) -> Team:
+    if shaped.team is None:
+        return Team(1, block)
+    return Team(block if shaped.team.threads > WARP else shaped.team.threads, block)
+
+
+def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
+    if isinstance(shaped.segment, Rows):
+        return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
+    return pointwise.blocks(shaped.segment, lanes, block)
+
+
+def _grid_text(emitter: Emitter, count: Dim) -> str:
+    emitter.prepare([count])
+    return f"(gf_u32){emitter.index(count)}"
+
+
+def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, first: str) -> None:
+    emitter.scope.lane = emitter.lanes == 1
+    if isinstance(segment, Rows):
+        RowEmitter(emitter, program, segment, team).emit(first)
+    else:
+        pointwise.emit(emitter, program, segment, team.block, first)
+
+
+def _signature(program: Program, choice: Choice, block: int) -> str:
+    inputs = [f"const {t.c}* __restrict__ p{k}" for k, (t, _) in enumerate(program.params)]
+    outputs = [f"{t.c}* __restrict__ q{k}" for k, (t, _) in enumerate(program.outputs)]
+    kind = "gf_i64" if choice.wide else "gf_i32"
+    sizes = [f"const long long size{k}" for k in range(len(program.symbols))]
+    head = f'extern "C" __global__ void __launch_bounds__({block}) {choice.name}({", ".join([*inputs, *outputs, *sizes])}) {{'
+    return "\n".join([head, *(f"{INDENT}const {kind} s{k} = ({kind})size{k};" for k in range(len(program.symbols)))])
+
+
+def _alignments(program: Program, vectors: dict[str, int]) -> tuple[int, ...]:
+    inputs = [vectors.get(f"p{k}", t.size) for k, (t, _) in enumerate(program.params)]
+    return (*inputs, *(vectors.get(f"q{k}", t.size) for k, (t, _) in enumerate(program.outputs)))

@@ -1,0 +1,332 @@
+"""The row-reduction schedule: a team of threads for each row, the row kept in registers between passes.
+
+Reductions become *passes* over the columns; those that need no other reduction's result share one. What a later pass needs
+again is kept in an array of the thread's own columns when they are few enough, else it is read and computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphfuse.codegen.emit import Emitter, compute_type, literal
+from graphfuse.codegen.pointwise import steps, store
+from graphfuse.ir import expr
+from graphfuse.ir.dtypes import DType
+from graphfuse.ir.expr import Dim, Expr, Var
+from graphfuse.ir.program import Program
+from graphfuse.schedule.kernel import Rows, direct_reductions, reachable, reduce_body
+from graphfuse.schedule.rows import COLUMN, ROW
+from graphfuse.schedule.scalar import Index, Node, Puller
+
+MAX_KEPT = 64  # registers for values kept between passes
+MAX_UNROLLED = 64  # columns of one thread that are unrolled; more run in a loop
+
+
+@dataclass(frozen=True)
+class Team:
+    """Threads that share a row: 1 (a thread), up to 32 (part of a warp), or the whole block."""
+
+    threads: int
+    block: int
+
+    @property
+    def rows(self) -> int:
+        return self.block // self.threads
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One walk over ``columns``: folds ``reductions``, or stores ``outputs`` (result, index) when there are none."""
+
+    columns: Dim
+    reductions: tuple[Node, ...] = ()
+    outputs: tuple[tuple[int, Index], ...] = ()
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The passes of a segment; ``roots`` are the nodes that each pass evaluates at its columns."""
+
+    passes: tuple[Pass, ...]
+    roots: tuple[tuple[Node, ...], ...]
+
+
+def walk(puller: Puller, program: Program, rows: Rows, lanes: int) -> Walk:
+    """Orders reductions by what they need, then the outputs, one pass for each number of columns."""
+    outputs = [(o.result, tuple(_at(i, o.columns, lanes) for i in o.index), o.columns) for o in rows.outputs]
+    stored = {k: puller.pull(program.results[k], index) for k, index, _ in outputs}
+    depth: dict[Node, int] = {}
+    for node in stored.values():
+        _depths(puller, node, lanes, depth)
+    passes: dict[tuple[int, str], list[Node]] = {}
+    columns: dict[tuple[int, str], Dim] = {}
+    for node, level in depth.items():
+        size = reduce_body(puller, node)[1]
+        key = (level, str(size))
+        passes.setdefault(key, []).append(node)
+        columns[key] = size
+    made = [Pass(columns[key], reductions=tuple(sorted(nodes, key=lambda n: n.number))) for key, nodes in sorted(passes.items(), key=lambda t: t[0])]
+    for size in sorted({c for _, _, c in outputs}, key=str, reverse=True):
+        made.append(Pass(size, outputs=tuple((k, index) for k, index, c in outputs if c == size)))
+    roots = [
+        tuple(_body(puller, n, lanes) for n in p.reductions) if p.reductions else tuple(stored[k] for k, _ in p.outputs) for p in made
+    ]
+    return Walk(tuple(made), tuple(roots))
+
+
+def pass_lanes(columns: Dim, lanes: int) -> int:
+    """Lanes for a walk over ``columns``: as wanted where they tile it, else one by one."""
+    return lanes if lanes == 1 or expr.exact_quotient(columns, lanes) is not None else 1
+
+
+def _unit(columns: Dim, lanes: int) -> Dim:
+    """The column index of a pass, in a vector index of its own and the lane ``j``."""
+    width = pass_lanes(columns, lanes)
+    return width * expr.var(_unit_name(columns, lanes), steps(columns, width)) + expr.var("j", width)
+
+
+def _unit_name(columns: Dim, lanes: int) -> str:
+    return f"u{columns}" if isinstance(columns, int) else "u"
+
+
+def _at(item: Dim, columns: Dim, lanes: int) -> Dim:
+    return expr.substitute(item, {Var(COLUMN, columns): _unit(columns, lanes)})
+
+
+def _body(puller: Puller, node: Node, lanes: int) -> Node:
+    columns = reduce_body(puller, node)[1]
+    return reduce_body(puller, node, _unit(columns, lanes))[0]
+
+
+def _depths(puller: Puller, root: Node, lanes: int, depth: dict[Node, int]) -> int:
+    """How many reductions, one inside the other, ``root`` needs; fills ``depth`` for each of them."""
+    deepest = 0
+    for node in direct_reductions(puller, root):
+        if node not in depth:
+            depth[node] = _depths(puller, _body(puller, node, lanes), lanes, depth)
+        deepest = max(deepest, depth[node] + 1)
+    return deepest
+
+
+class RowEmitter:
+    """Writes one rows segment."""
+
+    def __init__(self, emitter: Emitter, program: Program, rows: Rows, team: Team) -> None:
+        self.e = emitter
+        self.program = program
+        self.rows = rows
+        self.team = team
+        self.lanes = emitter.lanes
+        self.walk = walk(emitter.puller, program, rows, emitter.lanes)
+        self.kept = self._choose_kept()
+
+    # --- what stays in registers
+
+    def items(self, columns: Dim) -> int | None:
+        """Vectors of one thread in a walk over ``columns``; None where that is not known or too many to unroll."""
+        if isinstance(columns, Expr):
+            return None
+        width = pass_lanes(columns, self.lanes)
+        count = -(-(columns // width) // self.team.threads)
+        return count if count * width <= MAX_UNROLLED else None
+
+    def _choose_kept(self) -> dict[Node, int]:
+        """Nodes that a later pass over the same columns needs again, with the last pass that does."""
+        kept: dict[Node, int] = {}
+        made: dict[Node, int] = {}
+        for number, roots in enumerate(self.walk.roots):
+            columns = self.walk.passes[number].columns
+            again, fresh = self._needs(roots, made)
+            if self.items(columns) is not None:
+                kept.update(dict.fromkeys(again, number))
+                made.update(dict.fromkeys(fresh, number))
+        registers = sum((self.items(self.walk.passes[made[n]].columns) or 0) * self.lanes * max(1, n.dtype.compute.size // 4) for n in kept)
+        return kept if registers <= 2 * MAX_KEPT else {}
+
+    def _needs(self, roots: Sequence[Node], made: dict[Node, int]) -> tuple[list[Node], list[Node]]:
+        """(nodes available from earlier passes, nodes that this pass computes at the level of its columns)."""
+        again: dict[Node, None] = {}
+        fresh: dict[Node, None] = {}
+        pending = list(roots)
+        while pending:
+            node = pending.pop()
+            if node in again or node in fresh or not self._per_column(node) or node.kind in ("const", "index"):
+                continue
+            if node in made:
+                again[node] = None
+                continue
+            fresh[node] = None
+            if node.kind != "case":  # inside a case nothing is sure to have been computed
+                pending += node.args
+                pending += [self.e.puller.gathers[v] for v in node.vars if v in self.e.puller.gathers]
+        return list(again), list(fresh)
+
+    def _per_column(self, node: Node) -> bool:
+        return any(v.name != ROW for v in node.vars)
+
+    # --- text
+
+    def emit(self, first_block: str) -> None:
+        """Writes the segment; ``first_block`` is the number of its first block, in C."""
+        e, kind = self.e, self.e.index_type
+        count = self.rows.rows
+        e.prepare([count])
+        local = f"({kind})(blockIdx.x - {first_block})"
+        if self.team.rows == 1:
+            e.line(f"const {kind} r = {local};")
+            e.line("const bool live = true;")
+        else:
+            e.line(f"const {kind} row = {local} * {e.integer(self.team.rows)} + ({kind})threadIdx.x / {e.integer(self.team.threads)};")
+            e.line(f"const bool live = row < {e.index(count)};")
+            e.line(f"const {kind} r = live ? row : {e.index(count - 1)};  // threads of a warp stay together")
+        e.line(f"const {kind} lane = ({kind})threadIdx.x % {e.integer(self.team.threads)};")
+        self._declare_kept()
+        for number, step in enumerate(self.walk.passes):
+            self._pass(number, step)
+
+    def _declare_kept(self) -> None:
+        self.names: dict[Node, str] = {}
+        for node in sorted(self.kept, key=lambda n: n.number):
+            columns = self._columns_of(node)
+            width = pass_lanes(columns, self.lanes)
+            name = self.e.fresh("keep")
+            self.e.line(f"{compute_type(node.dtype)} {name}[{(self.items(columns) or 0) * width}];")
+            self.names[node] = f"{name}[k * {width} + j]" if width > 1 else f"{name}[k]"
+
+    def _columns_of(self, node: Node) -> Dim:
+        for step, roots in zip(self.walk.passes, self.walk.roots, strict=True):
+            if node in reachable(self.e.puller, roots):
+                return step.columns
+        raise AssertionError("a kept value belongs to no pass")
+
+    def _pass(self, number: int, step: Pass) -> None:
+        e = self.e
+        width = pass_lanes(step.columns, self.lanes)
+        for node in self._row_nodes(self.walk.roots[number]):
+            e.ref(node)
+        folds = [Fold(self.program, node, e.fresh("a")) for node in step.reductions]
+        for fold in folds:
+            e.line(fold.start())
+        before, e.lanes = e.lanes, width
+        self._columns(number, step, folds, width)
+        e.lanes = before
+        for fold in folds:
+            e.line(fold.finish(self.team.threads))
+            e.scope.names[fold.node] = fold.result
+
+    def _row_nodes(self, roots: Sequence[Node]) -> list[Node]:
+        """What depends on the row alone is computed once, before the walk; only what is safe for every column."""
+        nodes = reachable(self.e.puller, roots)
+        return [n for n in nodes if n.total and not self._per_column(n) and n.kind not in ("const", "index", "reduce")]
+
+    def _columns(self, number: int, step: Pass, folds: Sequence[Fold], width: int) -> None:
+        e, kind = self.e, self.e.index_type
+        count, items = steps(step.columns, width), self.items(step.columns)
+        unit = _unit_name(step.columns, self.lanes)
+        e.prepare([count])
+        if items is None:
+            head = f"for ({kind} {unit} = lane; {unit} < {e.index(count)}; {unit} += {e.integer(self.team.threads)}) {{"
+            with e.block(head, lane=width == 1):
+                self._work(number, step, folds, width)
+            return
+        exact = isinstance(count, int) and count == items * self.team.threads
+        with e.block(f"GF_UNROLL for (int k = 0; k < {items}; ++k) {{", lane=width == 1):
+            e.line(f"const {kind} {unit} = k * {e.integer(self.team.threads)} + lane;")
+            if exact:
+                self._work(number, step, folds, width)
+            else:
+                with e.block(f"if ({unit} < {e.index(count)}) {{"):
+                    self._work(number, step, folds, width)
+
+    def _work(self, number: int, step: Pass, folds: Sequence[Fold], width: int) -> None:
+        e = self.e
+        roots = self.walk.roots[number]
+        for node, name in self.names.items():
+            if self._made_in(node) < number:
+                e.scope.names[node] = name
+        for node in sorted(self.names, key=lambda n: n.number):
+            if self._made_in(node) == number:
+                value = e.ref(node)
+                e.line(f"{f'GF_LANES({width}) ' if width > 1 else ''}{self.names[node]} = {value};")
+        if not folds:
+            if self._guarded():
+                with e.block("if (live) {"):
+                    self._store(step, roots)
+            else:
+                self._store(step, roots)
+            return
+        for fold, root in zip(folds, roots, strict=True):
+            value = e.ref(root)
+            position = self._position(step, width)
+            e.line(f"{f'GF_LANES({width}) ' if width > 1 else ''}{fold.step(value, position)}")
+
+    def _guarded(self) -> bool:
+        return self.team.rows > 1
+
+    def _store(self, step: Pass, roots: Sequence[Node]) -> None:
+        for (result, index), root in zip(step.outputs, roots, strict=True):
+            store(self.e, result, self.program.outputs[result][0], root, index, self.program)
+
+    def _made_in(self, node: Node) -> int:
+        """The first pass that computes a kept node."""
+        for number, roots in enumerate(self.walk.roots):
+            if node in reachable(self.e.puller, roots):
+                return number
+        raise AssertionError("a kept value belongs to no pass")
+
+    def _position(self, step: Pass, width: int) -> str:
+        unit = _unit_name(step.columns, self.lanes)
+        return unit if width == 1 else f"{unit} * {self.e.integer(width)} + j"
+
+
+class Fold:
+    """The text of one reduction: an accumulator, its step and its end."""
+
+    def __init__(self, program: Program, node: Node, name: str) -> None:
+        instr = program.body[node.payload[0]]  # type: ignore[index]
+        self.node = node
+        self.name = name
+        self.fn: str = instr.attr("fn")
+        self.source: DType = program.body[instr.args[0]].dtype
+        self.arg = self.fn in ("argmax", "argmin")
+        self.last = bool(instr.attr("last")) if self.arg else False
+        self.ctype = f"gf_arg<{compute_type(self.source)}>" if self.arg else compute_type(self.source)
+
+    @property
+    def result(self) -> str:
+        """The folded value, in C."""
+        return f"{self.name}.index" if self.arg else self.name
+
+    @property
+    def _fold(self) -> str:
+        if self.arg:
+            return f"gf_fold_arg<{'true' if self.fn == 'argmax' else 'false'}, {'true' if self.last else 'false'}>"
+        return f"gf_fold_{self.fn}"
+
+    def start(self) -> str:
+        """Declares the accumulator with the fold's neutral value."""
+        if self.arg:
+            return f"{self.ctype} {self.name} = {{({compute_type(self.source)})0, -1}};"
+        return f"{self.ctype} {self.name} = {literal(_neutral(self.fn, self.source), self.source)};"
+
+    def step(self, value: str, position: str) -> str:
+        """Folds one element in."""
+        element = f"{self.ctype}{{{value}, (gf_i64)({position})}}" if self.arg else value
+        return f"{self.name} = {self._fold}::apply({self.name}, {element});"
+
+    def finish(self, team: int) -> str:
+        """Folds over the team."""
+        if team == 1:
+            return f"// {self.name}: the thread has its whole row"
+        return f"{self.name} = gf_team_fold<{team}, {self._fold}>({self.name}, reinterpret_cast<{self.ctype}*>(gf_scratch));"
+
+
+def _neutral(fn: str, dtype: DType) -> int | float:
+    if fn in ("sum", "prod"):
+        return 0 if fn == "sum" else 1
+    if dtype.is_float:
+        return float("-inf") if fn == "max" else float("inf")
+    bits = dtype.size * 8
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.kind == "i" else (0, (1 << bits) - 1)
+    return low if fn == "max" else high
