@@ -17,7 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"
 # A larger collection of models and of bug-report cases, beside the checkout; what needs it skips where it is absent.
-SHARED = Path(os.environ.get("GRAPHFUSE_SHARED", ROOT.parent / "shared"))
+_PLACES = (ROOT.parent / "shared", ROOT / "shared")
+SHARED = Path(os.environ.get("GRAPHFUSE_SHARED") or next((p for p in _PLACES if p.is_dir()), _PLACES[0]))
 SHARED_MODELS = sorted((SHARED / "models").glob("*.onnx"))
 SHARED_CASES = sorted((SHARED / "reports" / "cases").glob("*.onnx"))
 OWN_MODELS = sorted(MODELS.glob("*.onnx"))
