@@ -20,7 +20,7 @@ from typing import Any
 import onnx
 
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
-from graphfuse.engine.shapes import Range, make_profile
+from graphfuse.engine.shapes import Range, fixes_sizes, make_profile
 from graphfuse.ir.errors import GraphfuseError
 
 Model = bytes | onnx.ModelProto | str | os.PathLike[str]
@@ -88,9 +88,12 @@ def build_engine(
     with chosen.logger.capture(verbose) as log, graphfuse_plugin.building(kernels_for) as build, _interrupts_held():
         builder, network, _parser = _parse(chosen, model, build, log)
         layers = _check_layers(chosen, network, nodes, expected_plugins)
-        plan = _build(chosen, builder, network, shapes, targets or (), build, log)
+        profile = make_profile(builder, network, shapes)
+        if not fixes_sizes(network, shapes):
+            _compile_ahead(layers)
+        plan = _build(chosen, builder, network, profile, targets or (), build, log)
         _check_plan(plan, nodes)
-    return Engine(plan, layers, chosen.name, [f"{severity}: {text}" for severity, text in log.lines])
+    return Engine(plan, [layer.name for layer in layers], chosen.name, [f"{severity}: {text}" for severity, text in log.lines])
 
 
 def _default_targets(flavour: Flavour) -> tuple[str, ...]:
@@ -155,10 +158,10 @@ def _parser_errors(parser: Any, log: Capture) -> str:
     return "; ".join(found or log.errors()[:2] or ["no reason given"]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _check_layers(flavour: Flavour, network: Any, nodes: Sequence[FusedNode], expected: int | None) -> list[str]:
-    """Names of the fused layers. Raises GraphfuseError unless every fused node became one."""
-    layers = [network.get_layer(i) for i in range(network.num_layers)]
-    names = [layer.name for layer in layers if _is_fused(flavour.module, layer)]
+def _check_layers(flavour: Flavour, network: Any, nodes: Sequence[FusedNode], expected: int | None) -> list[Any]:
+    """The fused layers. Raises GraphfuseError unless every fused node became one."""
+    layers = [layer for layer in (network.get_layer(i) for i in range(network.num_layers)) if _is_fused(flavour.module, layer)]
+    names = [layer.name for layer in layers]
     want = len(nodes) if expected is None else expected
     if len(names) != want:
         raise GraphfuseError(
@@ -168,7 +171,7 @@ def _check_layers(flavour: Flavour, network: Any, nodes: Sequence[FusedNode], ex
     lost = [node.name for node in nodes if node.name and node.name not in names]
     if lost:
         raise GraphfuseError(f"{flavour.title} made no fused layer of node {lost[0]!r}")
-    return names
+    return layers
 
 
 def _is_fused(trt: Any, layer: Any) -> bool:
@@ -180,11 +183,18 @@ def _is_fused(trt: Any, layer: Any) -> bool:
     return isinstance(layer.plugin, FusedRegionPlugin)
 
 
-def _build(
-    flavour: Flavour, builder: Any, network: Any, shapes: Mapping[str, Range] | None, targets: Sequence[str], build: Any, log: Capture
-) -> bytes:
+def _compile_ahead(layers: Sequence[Any]) -> None:
+    """Compile every region's kernels together, on all cores; TensorRT configures one plugin after the other.
+
+    Not where a profile fixes sizes that the model leaves open: which sizes inside the network follow, TensorRT finds out.
+    """
+    from graphfuse_plugin.kernels import compile_regions
+
+    compile_regions([layer.plugin.request([layer.get_input(i).shape for i in range(layer.num_inputs)]) for layer in layers])
+
+
+def _build(flavour: Flavour, builder: Any, network: Any, profile: Any, targets: Sequence[str], build: Any, log: Capture) -> bytes:
     config = builder.create_builder_config()
-    profile = make_profile(builder, network, shapes)
     if profile is not None:
         config.add_optimization_profile(profile)
     flavour.set_targets(config, targets)

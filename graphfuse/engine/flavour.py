@@ -63,7 +63,9 @@ class Flavour:
             if self.archs and target not in self.archs:
                 raise GraphfuseError(f"{self.title} cannot build for {target}; it knows {', '.join(self.archs)}")
             if not self.archs and target != gpu:
-                raise GraphfuseError(f"{self.title} builds for the GPU it runs on ({gpu or 'none here'}), not for {target}; leave the target out")
+                raise GraphfuseError(
+                    f"{self.title} builds for the GPU it runs on ({gpu or 'none here'}), not for {target}; leave the target out"
+                )
 
     def set_targets(self, config: Any, targets: Sequence[str]) -> None:
         """Tell the builder. Never CURRENT: without a GPU that aborts the process. No target means every GPU from sm_80 on."""

@@ -91,7 +91,10 @@ class EngineRunner:
     def _tensors(self) -> list[Tensor]:
         trt = self.flavour.module
         names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
-        return [Tensor(n, self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT, _numpy_type(self.engine.get_tensor_dtype(n), n)) for n in names]
+        return [
+            Tensor(n, self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT, _numpy_type(self.engine.get_tensor_dtype(n), n))
+            for n in names
+        ]
 
     def _set_inputs(self, tensors: Sequence[Tensor], inputs: Mapping[str, Array], buffers: list[int]) -> None:
         wanted = {t.name: t for t in tensors if t.is_input}

@@ -67,6 +67,15 @@ def make_profile(builder: Any, network: Any, shapes: Mapping[str, Range] | None)
     return _profile(builder, {name: given[name] for name in dynamic}) if dynamic else None
 
 
+def fixes_sizes(network: Any, shapes: Mapping[str, Range] | None) -> bool:
+    """Whether shapes that ``make_profile`` has accepted leave no choice for a size that the model leaves open."""
+    for tensor in (network.get_input(i) for i in range(network.num_inputs)):
+        smallest, _, largest = (shapes or {}).get(tensor.name, ((), (), ()))
+        if any(size == -1 and low == high for size, low, high in zip(tensor.shape, smallest, largest, strict=False)):
+            return True
+    return False
+
+
 def _plain(name: str, value: Any) -> Range:
     """Accepts lists and NumPy integers from Python callers."""
     try:
@@ -95,7 +104,9 @@ def _check_names(tensors: Iterable[Any], given: Mapping[str, Range]) -> None:
                 here = given[tensor.name][which][axis]
                 first, value = seen.setdefault((label, which), (tensor.name, here))
                 if value != here:
-                    raise ShapeError(f"size {label!r} is {value} in input {first!r} and {here} in input {tensor.name!r}; they must be equal")
+                    raise ShapeError(
+                        f"size {label!r} is {value} in input {first!r} and {here} in input {tensor.name!r}; they must be equal"
+                    )
 
 
 def _option(tensor: Any) -> str:

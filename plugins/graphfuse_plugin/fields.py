@@ -64,11 +64,15 @@ def pack(spec: str, kernels: tuple[Kernel, ...]) -> bytes:
         rows.append({
             "fixed": dict(sorted(kernel.fixed.items())),
             "symbols": list(kernel.symbols),
-            "variants": [[v.entry, expr.render(v.grid), v.block, list(v.align)] for v in kernel.variants],
+            "variants": [_variant_row(v) for v in kernel.variants],
             "cubins": cubins,
         })  # fmt: skip
     header = {"format": FORMAT, "kernels": rows}
     return marker(spec) + b" " + json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode() + b"\n" + bytes(blob)
+
+
+def _variant_row(variant: Variant) -> list[Any]:
+    return [variant.entry, expr.render(variant.grid), variant.block, list(variant.align), [expr.render(d) for d in variant.below_2_31]]
 
 
 def unpack(spec: str, program: Program, data: bytes) -> tuple[Kernel, ...]:
@@ -79,7 +83,9 @@ def unpack(spec: str, program: Program, data: bytes) -> tuple[Kernel, ...]:
     try:
         header = json.loads(line[len(marker(spec)) :])
         if header["format"] != FORMAT:
-            raise ProgramError(f"the engine holds kernels in format {header['format']!r}, this graphfuse reads {FORMAT}; build the engine again")
+            raise ProgramError(
+                f"the engine holds kernels in format {header['format']!r}, this graphfuse reads {FORMAT}; build the engine again"
+            )
         return tuple(_kernel(row, program, blob) for row in header["kernels"])
     except ProgramError:
         raise
@@ -104,19 +110,21 @@ def _kernel(row: Mapping[str, Any], program: Program, blob: bytes) -> Kernel:
 
 
 def _variant(row: list[Any], pointers: int, symbols: tuple[str, ...]) -> Variant:
-    entry, grid, block, align = row
+    entry, grid, block, align, bounded = row
     _want(type(entry) is str and _ENTRY.fullmatch(entry) is not None, "a bad entry name")
     _want(type(block) is int and 1 <= block <= 1024, "a bad block size")
     _want(len(align) == pointers and all(type(a) is int and a in (1, 2, 4, 8, 16, 32) for a in align), "bad alignments")
-    blocks = expr.parse(grid)
-    _want(expr.symbols(blocks) <= set(symbols), "a grid of unknown sizes")
-    return Variant(entry, blocks, block, tuple(align))
+    blocks, *limits = [expr.parse(d) for d in (grid, *bounded)]
+    _want(all(expr.symbols(d) <= set(symbols) for d in (blocks, *limits)), "a grid of unknown sizes")
+    return Variant(entry, blocks, block, tuple(align), tuple(limits))
 
 
 def _cubin(arch: Any, place: list[Any], blob: bytes) -> bytes:
     start, size, digest = place
     _want(type(arch) is str and _ARCH.fullmatch(arch) is not None, "a bad architecture name")
-    _want(type(start) is int and type(size) is int and 0 <= start and 0 < size <= MAX_CUBIN and start + size <= len(blob), "a cubin cut short")
+    _want(
+        type(start) is int and type(size) is int and 0 <= start and 0 < size <= MAX_CUBIN and start + size <= len(blob), "a cubin cut short"
+    )
     image = blob[start : start + size]
     _want(image.startswith(_ELF) and hashlib.sha256(image).hexdigest() == digest, "a cubin with a wrong checksum")
     return image

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from graphfuse.codegen.source import KernelSource
+from graphfuse.ir import expr
 from graphfuse.ir.errors import GraphfuseError, ProgramError, ShapeError
 from graphfuse.ir.program import Program
 from graphfuse_plugin.driver import gpu_arch
@@ -18,8 +19,18 @@ from graphfuse_plugin.shapes import readings
 # and data-centre Blackwell (sm_100) must be asked for: the default plan of TensorRT for RTX does not run there either.
 COVERING = ("sm_80", "sm_120")
 
-_made: dict[tuple[str, tuple[tuple[str, int], ...], tuple[str, ...]], Kernel] = {}
-_LOCK = threading.Lock()
+
+@dataclass(frozen=True)
+class Request:
+    """A region to compile for inputs of these shapes, where -1 stands for a size that changes at run time."""
+
+    spec: str
+    program: Program
+    shapes: tuple[tuple[int, ...], ...]
+
+
+Key = tuple[str, tuple[tuple[str, int], ...], tuple[str, ...]]  # spec, fixed sizes, targets
+_made: dict[Key, Kernel] = {}
 
 
 def default_targets() -> tuple[str, ...]:
@@ -28,25 +39,26 @@ def default_targets() -> tuple[str, ...]:
     return (arch,) if arch else COVERING
 
 
-def compile_region(spec: str, program: Program, shapes: Sequence[Sequence[int]]) -> tuple[Kernel, ...]:
-    """The kernels for inputs of these shapes, where -1 stands for a size that changes at run time.
+def compile_regions(requests: Sequence[Request]) -> list[tuple[Kernel, ...]]:
+    """The kernels of each region; every symbol whose size is known is fixed in them.
 
-    Every symbol whose size is known is fixed in the kernel. Equal regions share one compilation in a process.
+    Equal regions share one compilation in a process; different ones are compiled together, on all cores.
     """
     targets = current().targets or default_targets()
-    fixed = known_sizes(program, shapes)
-    key = (spec, tuple(sorted(fixed.items())), targets)
-    if key not in _made:
-        kernel = _compile(program, fixed, targets)
-        with _LOCK:
-            _made.setdefault(key, kernel)
-    return (_made[key],)
+    wanted: dict[Key, Request] = {}
+    keys = []
+    for request in requests:
+        fixed = known_sizes(request.program, request.shapes)
+        keys.append((request.spec, tuple(sorted(fixed.items())), targets))
+        wanted[keys[-1]] = request
+    todo = {key: request for key, request in wanted.items() if key not in _made}
+    kernels = _compile([(request.program, dict(key[1])) for key, request in todo.items()], targets)
+    _made.update(zip(todo, kernels, strict=True))
+    return [(_made[key],) for key in keys]
 
 
 def known_sizes(program: Program, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     """The symbols that the known sizes (not -1) determine. Raises ShapeError where a size contradicts the program."""
-    from graphfuse.ir import expr
-
     env: dict[str, int] = {}
     for item in readings(program):
         size = shapes[item.param][item.axis]
@@ -59,12 +71,17 @@ def known_sizes(program: Program, shapes: Sequence[Sequence[int]]) -> dict[str, 
     return env
 
 
-def _compile(program: Program, fixed: Mapping[str, int], targets: Sequence[str]) -> Kernel:
-    source, used = _generate(program, fixed)
-    cubins = _cubins(source.text, targets)
-    if source.inputs != len(program.params) or source.outputs != len(program.results):
-        raise ProgramError("the kernel of a fused region does not take the region's inputs and outputs")
-    return Kernel(used, source.symbols, source.variants, cubins)
+def _compile(regions: Sequence[tuple[Program, Mapping[str, int]]], targets: Sequence[str]) -> list[Kernel]:
+    from graphfuse.jit import compile_many
+
+    generated = [_generate(program, fixed) for program, fixed in regions]
+    compiled = compile_many([source for source, _ in generated], targets)
+    kernels = []
+    for (program, _), (source, fixed), cubins in zip(regions, generated, compiled, strict=True):
+        if source.inputs != len(program.params) or source.outputs != len(program.results):
+            raise ProgramError("the kernel of a fused region does not take the region's inputs and outputs")
+        kernels.append(Kernel(fixed, source.symbols, source.variants, {arch: cubin.image for arch, cubin in cubins.items()}))
+    return kernels
 
 
 def _generate(program: Program, fixed: Mapping[str, int]) -> tuple[KernelSource, Mapping[str, int]]:
@@ -77,12 +94,6 @@ def _generate(program: Program, fixed: Mapping[str, int]) -> tuple[KernelSource,
         except GraphfuseError:
             pass
     return generate(program), {}
-
-
-def _cubins(text: str, targets: Sequence[str]) -> dict[str, bytes]:
-    from graphfuse.jit import compile_cubin
-
-    return {arch: compile_cubin(text, arch).image for arch in targets}
 
 
 def find_cubin(kernel: Kernel, arch: str) -> bytes | None:
@@ -103,7 +114,7 @@ def adapt(program: Program, kernel: Kernel, arch: str) -> tuple[Kernel, bytes]:
     if image is not None:
         return kernel, image
     try:
-        made = _compile(program, kernel.fixed, [arch])
+        (made,) = _compile([(program, kernel.fixed)], [arch])
     except (GraphfuseError, ImportError) as error:
         raise GraphfuseError(
             f"this engine holds kernels for {', '.join(sorted(kernel.cubins))}, not for {arch}, and they cannot be compiled here "

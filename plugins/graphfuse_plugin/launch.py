@@ -71,7 +71,10 @@ class Launcher:
         return self._ready[index]
 
     def prepare(self, shapes: Sequence[Sequence[int]]) -> None:
-        """Decide the kernel, its grid and its sizes for these input shapes. Raises ShapeError where no kernel serves them."""
+        """Decide the kernel, its grid and its sizes for these input shapes.
+
+        Raises ShapeError where no kernel serves them, GraphfuseError where none runs on this device.
+        """
         self.entries = ()  # nothing of the shapes before may be launched if this fails
         env = self.program.bind(shapes)
         index = next((i for i, k in enumerate(self.kernels) if k.serves(env)), None)
@@ -83,6 +86,7 @@ class Launcher:
         self.entries = tuple(
             Entry(f, _blocks(v.blocks(env)), v.block, v.align, max(v.align, default=1) - 1)
             for v, f in zip(kernel.variants, functions, strict=True)
+            if v.fits([0] * count, env)  # its sizes fit; addresses are looked at in each launch
         )
 
     def launch(self, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:

@@ -19,7 +19,7 @@ from graphfuse.ir.program import Program
 from graphfuse_plugin import fields
 from graphfuse_plugin.fields import FieldStore, Kernel
 from graphfuse_plugin.guard import current, guarded, guarded_or, record
-from graphfuse_plugin.kernels import compile_region
+from graphfuse_plugin.kernels import Request, compile_regions
 from graphfuse_plugin.launch import Launcher
 from graphfuse_plugin.shapes import output_shapes
 
@@ -117,8 +117,7 @@ class FusedRegionPlugin:
 
     @guarded
     def configure_plugin(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        shapes = [tuple(item.desc.dims) for item in inputs]
-        self.kernels = compile_region(self.region.spec, self.region.program, shapes)
+        (self.kernels,) = compile_regions([self.request([item.desc.dims for item in inputs])])
         self._store = self._launcher = None
 
     @guarded_or(lambda *_: 0)
@@ -160,6 +159,10 @@ class FusedRegionPlugin:
         self.launcher.launch(inputs, outputs, stream)
 
     # --- inside
+
+    def request(self, shapes: Sequence[Sequence[int]]) -> Request:
+        """What to compile when this region's inputs have these shapes (-1: not known)."""
+        return Request(self.region.spec, self.region.program, tuple(tuple(s) for s in shapes))
 
     @property
     def launcher(self) -> Launcher:
