@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.session.stages import outer_reads, walk
-from graphfuse.session.values import Value, array_to_ort, is_native, parse_type
+from graphfuse.session.values import Value, array_to_ort, is_native, parse_type, tensor_type
 
 INLINE_BYTES = 16 << 10  # larger weights are handed over in memory instead of copied into the sub-model's text
 Types = dict[str, onnx.TypeProto]
@@ -117,6 +117,17 @@ def first_line(error: BaseException) -> str:
 def _weight_array(value: onnx_ir.Value) -> np.ndarray:
     assert value.const_value is not None
     return value.const_value.numpy()
+
+
+def known_types(graph: onnx_ir.Graph) -> Types:
+    """Types of the graph's inputs and of its constants."""
+    types: Types = {}
+    for value in (*graph.inputs, *graph.initializers.values()):
+        if value.type is not None:
+            types[value.name or ""] = onnx_ir.serde.serialize_type(value.type)
+        elif value.const_value is not None:
+            types[value.name or ""] = tensor_type(int(value.const_value.dtype))
+    return types
 
 
 def _known(types: Mapping[str, onnx.TypeProto], name: str) -> onnx.TypeProto:

@@ -10,10 +10,10 @@ import onnx
 import onnx_ir
 
 from graphfuse.graph.load import load_model
-from graphfuse.session.devices import Device, Region, open_device
+from graphfuse.session.devices import Region, open_device
 from graphfuse.session.fused import FusedNode, read_fused
 from graphfuse.session.interface import Port, accept_inputs, port
-from graphfuse.session.ort_stage import OrtStage, Types
+from graphfuse.session.ort_stage import OrtStage, known_types
 from graphfuse.session.stages import Stage, last_uses, outer_reads, split
 from graphfuse.session.values import Value, tensor_type
 
@@ -42,9 +42,8 @@ class Session:
         self._drops = last_uses(stages, graph)
         fused = {n: read_fused(n, self._model) for s in stages if s.fused for n in s.nodes}
         regions = dict(zip(fused, self._device.load(list(fused.values())), strict=True))
-        self.regions: tuple[FusedNode, ...] = tuple(fused.values())
         self._steps = self._build(stages, fused, regions)
-        self._constants = {v.name or "": Value(array=v.const_value.numpy()) for v in _needed_constants(stages, graph) if v.const_value}
+        self.constants = {v.name or "": Value(array=v.const_value.numpy()) for v in _needed_constants(stages, graph) if v.const_value}
 
     @property
     def device(self) -> str:
@@ -63,7 +62,7 @@ class Session:
         that the model's nodes do not take.
         """
         given = accept_inputs(self.inputs, inputs)
-        values = dict(self._constants)
+        values = dict(self.constants)
         values.update((name, Value(array=array)) for name, array in given.items())
         for step, drop in zip(self._steps, self._drops, strict=True):
             values.update(step.run(values))
@@ -79,11 +78,16 @@ class Session:
         """
         from graphfuse.session.binding import bind
 
-        return bind(self, self._device, inputs, self._constants)
+        return bind(self, self._device, inputs, self.constants)
+
+    def fused_regions(self) -> tuple[list[FusedNode], list[Region]]:
+        """The fused nodes of the main graph in the order in which they run, and each of them ready to run by itself."""
+        pairs = [pair for step in self._steps if isinstance(step, _FusedStep) for pair in step.nodes]
+        return [node for node, _ in pairs], [region for _, region in pairs]
 
     def _build(self, stages: list[Stage], fused: dict[onnx_ir.Node, FusedNode], regions: dict[onnx_ir.Node, Region]) -> list[Any]:
         """The steps in order; each ONNX Runtime stage learns its input types from what came before it."""
-        types = _known_types(self._model.graph)
+        types = known_types(self._model.graph)
         readers = _wanted(stages, self._model.graph)
         steps: list[Any] = []
         for stage in stages:
@@ -118,17 +122,6 @@ def _wanted(stages: list[Stage], graph: onnx_ir.Graph) -> list[str]:
         for node in stage.nodes:
             wanted.update({v.name: None for v in outer_reads(node, graph) if v.name and home.get(v, index) != index})
     return list(wanted)
-
-
-def _known_types(graph: onnx_ir.Graph) -> Types:
-    """Types of the graph's inputs and of its constants."""
-    types: Types = {}
-    for value in (*graph.inputs, *graph.initializers.values()):
-        if value.type is not None:
-            types[value.name or ""] = onnx_ir.serde.serialize_type(value.type)
-        elif value.const_value is not None:
-            types[value.name or ""] = tensor_type(int(value.const_value.dtype))
-    return types
 
 
 def _program_types(node: FusedNode) -> list[tuple[str, onnx.TypeProto]]:

@@ -19,7 +19,10 @@ from tests.portable import FLOAT, call, function, info, model
 node = helper.make_node
 
 
-def scale_relu(shape=(sym("n"), 4)) -> Program:
+N = sym("n")
+
+
+def scale_relu(shape=(N, 4)) -> Program:
     b = Builder()
     x, s = b.param(F32, shape), b.param(F32, (4,))
     return b.finish([b.map("max", x * s, 0.0)])
@@ -122,7 +125,7 @@ def test_an_initializer_that_is_also_an_input_has_its_default_and_can_be_fed():
 
 def test_bfloat16_passes_between_onnx_runtime_and_fused_nodes():
     b = Builder()
-    double = b.finish([b.param(BF16, (sym("n"),)) * 2.0])
+    double = b.finish([b.param(BF16, (N,)) * 2.0])
     body = [node("Add", ["x", "x"], ["y"])]
     nodes = [
         node("Cast", ["x"], ["h"], to=TensorProto.BFLOAT16),

@@ -1,0 +1,119 @@
+"""The two sides of a check as Polygraphy runners, and Polygraphy's own comparison of their outputs."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir
+from polygraphy.backend.base import BaseRunner
+from polygraphy.backend.onnxrt import OnnxrtRunner
+from polygraphy.common import TensorMetadata
+from polygraphy.comparator import Comparator, IterationResult, RunResults, SimpleCompareFunc
+from polygraphy.datatype import DataType
+from polygraphy.logger import G_LOGGER
+
+from graphfuse.check.tolerance import is_float
+from graphfuse.check.verdict import OutputVerdict
+from graphfuse.ir.errors import GraphfuseError
+from graphfuse.session import Session
+from graphfuse.session.interface import Port
+from graphfuse.session.ort_stage import first_line, session_options
+from graphfuse.session.session import Model
+from graphfuse.session.values import is_native, numpy_type
+
+
+class SessionRunner(BaseRunner):  # type: ignore[misc]
+    """A ``graphfuse.Session`` under Polygraphy."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(name=name)
+        self._session = session
+
+    def get_input_metadata_impl(self) -> Any:
+        """Names, dtypes and shapes of the inputs; dynamic dimensions are None."""
+        return _metadata(self._session.inputs)
+
+    def infer_impl(self, feed_dict: Mapping[str, np.ndarray]) -> OrderedDict[str, np.ndarray]:
+        """The outputs by name."""
+        start = time.perf_counter()
+        outputs = self._session.run(feed_dict)
+        self.inference_time = time.perf_counter() - start
+        return OrderedDict(outputs)
+
+
+def _metadata(ports: tuple[Port, ...]) -> Any:
+    found = TensorMetadata()
+    for p in ports:
+        shape = None if p.shape is None else tuple(d if isinstance(d, int) else None for d in p.shape)
+        found.add(p.name, dtype=DataType.from_dtype(numpy_type(p.dtype)), shape=shape)
+    return found
+
+
+def carries(arrays: Mapping[str, Any]) -> bool:
+    """Whether Polygraphy can carry all of these: not sequences, strings, bfloat16 or float8."""
+    return all(isinstance(a, np.ndarray) and is_native(a.dtype) for a in arrays.values())
+
+
+def reference_runner(model: Model) -> BaseRunner:
+    """Polygraphy's ONNX Runtime runner on the model as it is, with graph optimisation off (Polygraphy's own loader leaves it on)."""
+    return OnnxrtRunner(lambda: _open_reference(model), name="original")
+
+
+def _open_reference(model: Model) -> Any:
+    import onnxruntime as ort
+
+    if isinstance(model, onnx_ir.Model):
+        model = onnx_ir.to_proto(model)
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else os.fspath(model)
+    return ort.InferenceSession(source, session_options(), providers=["CPUExecutionProvider"])
+
+
+def run_both(runners: list[BaseRunner], feeds: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The outputs of each runner on these inputs. Raises GraphfuseError when one fails."""
+    try:
+        with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1):
+            results = Comparator.run(runners, data_loader=[OrderedDict(feeds)])
+    except GraphfuseError:
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        raise GraphfuseError(f"the model cannot be run on these inputs: {first_line(error)}") from error
+    return [dict(iterations[0]) for _, iterations in results.items()]
+
+
+def polygraphy_verdicts(want: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], verdicts: list[OutputVerdict]) -> dict[str, bool]:
+    """What Polygraphy says of each output, at the same tolerances.
+
+    NaN in the same places is 0 on both sides for it, as it takes NaN for unequal to itself; small floats are float32.
+    """
+    rows = {v.name: v for v in verdicts if v.name in want and v.name in got and want[v.name].shape == got[v.name].shape}
+    if not rows:
+        return {}
+    left, right = {}, {}
+    for name in rows:
+        left[name], right[name] = _without_nans(got[name], want[name])
+    runs = RunResults(
+        [("fused", [IterationResult(left, runner_name="fused")]), ("original", [IterationResult(right, runner_name="original")])]
+    )
+    compare = SimpleCompareFunc(
+        rtol={n: v.rtol for n, v in rows.items()}, atol={n: v.atol for n, v in rows.items()}, infinities_compare_equal=True
+    )
+    with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # its statistics subtract infinities
+        (found,) = Comparator.compare_accuracy(runs, compare_func=compare)
+    return {name: bool(result) for name, result in next(iter(found.values()))[0].items()}
+
+
+def _without_nans(got: np.ndarray, want: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if not is_float(want.dtype):
+        return got, want
+    if want.dtype.name not in ("float64", "float32"):
+        got, want = got.astype(np.float32), want.astype(np.float32)
+    both = np.isnan(got) & np.isnan(want)
+    return (np.where(both, 0, got), np.where(both, 0, want)) if both.any() else (got, want)
