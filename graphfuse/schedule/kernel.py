@@ -59,7 +59,8 @@ def plan(program: Program) -> Kernel:
     """
     reach = _reductions_reached(program)
     plain = [k for k, r in enumerate(program.results) if not reach[r]]
-    groups = _connected([(k, reach[r]) for k, r in enumerate(program.results) if reach[r]])
+    twins = _same_rows(program)
+    groups = _connected([(k, frozenset(twins[n] for n in reach[r])) for k, r in enumerate(program.results) if reach[r]])
     segments: list[Pointwise | Rows] = []
     for group in groups:
         rows = _plan_rows(program, group)
@@ -82,6 +83,25 @@ def _reductions_reached(program: Program) -> list[frozenset[int]]:
         own = frozenset([number]) if instr.op == "reduce" else frozenset()
         reach.append(own.union(*(reach[a] for a in instr.args)))
     return reach
+
+
+def _same_rows(program: Program) -> dict[int, int]:
+    """Each reduction, with the first one that folds the same axes of the same shape and reads an input in common."""
+    inputs: list[frozenset[int]] = []
+    first: dict[int, int] = {}
+    for number, instr in enumerate(program.body):
+        own = frozenset([number]) if instr.op == "param" else frozenset()
+        inputs.append(own.union(*(inputs[a] for a in instr.args)))
+        if instr.op == "reduce":
+            shape, axes = program.body[instr.args[0]].shape, instr.attr("axes")
+            twin = next((n for n in first.values() if _folds(program, n, shape, axes) and inputs[n] & inputs[number]), number)
+            first[number] = twin
+    return first
+
+
+def _folds(program: Program, number: int, shape: Shape, axes: tuple[int, ...]) -> bool:
+    instr = program.body[number]
+    return program.body[instr.args[0]].shape == shape and instr.attr("axes") == axes
 
 
 def _connected(items: Sequence[tuple[int, frozenset[int]]]) -> list[list[int]]:

@@ -1,0 +1,111 @@
+"""Which kernel a program becomes, and why some become none."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphfuse.codegen import generate
+from graphfuse.ir import Builder, Program, loads, sym
+from graphfuse.ir.dtypes import F32, I64
+from graphfuse.ir.errors import Refused
+from graphfuse.schedule.kernel import Pointwise, Rows, plan
+from tests.programs import CASES, layer_norm, softmax
+
+SEGMENTS = {
+    "head": ["Pointwise"], "horizontal": ["Pointwise"] * 3, "norm_64": ["Rows"], "group_norm": ["Rows"], "softmax_channels": ["Rows"],
+    "two_norms_of_different_sizes": ["Rows", "Rows", "Pointwise"], "whole_tensor": ["Rows"], "norm_then_split": ["Rows"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_segments(name: str) -> None:
+    program = next(c.program for c in CASES if c.name == name)
+    assert [type(s).__name__ for s in plan(program).segments] == SEGMENTS[name]
+
+
+def _nested() -> Program:
+    b = Builder()
+    y = layer_norm(b, b.param(F32, (4, 64)), 64)
+    return b.finish([b.reduce("sum", y, [0])])
+
+
+def _some_rows() -> Program:
+    b = Builder()
+    y = layer_norm(b, b.param(F32, (8, 64)), 64)
+    return b.finish([b.slice(y, (2, 0), (3, 64))])
+
+
+def _again_for_many_rows() -> Program:
+    b = Builder()
+    top = b.reduce("max", b.param(F32, (64, 4096)), [1])
+    total = b.reduce("sum", b.param(F32, (64, 300, 64)), [2])
+    return b.finish([b.broadcast(b.reshape(top, (64, 1)), (64, 300)) + total])
+
+
+def _few_long_rows() -> Program:
+    b = Builder()
+    return b.finish([b.reduce("sum", b.param(F32, (2, 1 << 20)), [1])])
+
+
+def _costly_broadcast() -> Program:
+    b = Builder()
+    x, y = b.param(F32, (1, 4096)), b.param(F32, (4096, 4096))
+    return b.finish([b.map("erf", b.map("exp", b.map("sin", x))) * y])
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [(_nested, "reduction-nesting"), (_some_rows, "reduction-rows"), (_again_for_many_rows, "recompute"), (_few_long_rows, "few-rows"),
+     (_costly_broadcast, "recompute")],
+)  # fmt: skip
+def test_refusals(make, rule: str) -> None:
+    with pytest.raises(Refused) as caught:
+        plan(make())
+    assert caught.value.rule == rule
+
+
+def test_vectors_only_where_extents_allow() -> None:
+    def lanes(width: int) -> int:
+        b = Builder()
+        return generate(b.finish([b.param(F32, (3, width)) + b.param(F32, (width,))])).variants[0].align[0] // 4
+
+    assert [lanes(w) for w in (64, 63, 62, 61)] == [4, 1, 2, 1]
+
+
+def test_a_dynamic_program_has_narrow_and_wide_entries() -> None:
+    b = Builder()
+    source = generate(b.finish([b.param(F32, (sym("B"), 64)) * 2.0]))
+    assert [v.entry.rsplit("_", 1)[1] for v in source.variants] == ["32", "32", "64", "64"]
+    assert source.pick([0, 0], {"B": 1 << 20}).entry.endswith("vector_32")
+    assert source.pick([0, 0], {"B": 1 << 26}).entry.endswith("vector_64")
+    assert source.pick([4, 0], {"B": 1 << 20}).entry.endswith("scalar_32")
+
+
+def test_names_from_a_spec_never_reach_the_source() -> None:
+    spec = '{"version":1,"params":[["f32",["int_main_return","ヽ"]]],"body":[["map",[0,0],{"fn":"add"}]],"results":[1]}'
+    text = generate(loads(spec)).text
+    assert "int_main_return" not in text and "ヽ" not in text
+
+
+def test_long_chains_are_walked() -> None:
+    b = Builder()
+    x = b.param(F32, (8,))
+    y = x
+    for _ in range(1500):
+        y = y * 1.5 + x
+    assert "graphfuse_kernel" in generate(b.finish([y])).text
+
+
+def test_rows_walk_columns_of_a_transposed_output() -> None:
+    b = Builder()
+    p = softmax(b, b.param(F32, (2, 3, 8, 64)), 3)
+    (segment,) = plan(b.finish([b.transpose(p, (0, 2, 1, 3))])).segments
+    assert isinstance(segment, Rows) and segment.outputs[0].columns == 64
+
+
+def test_plain_outputs_of_the_same_shape_join_the_rows() -> None:
+    b = Builder()
+    x = b.param(F32, (16, 64))
+    z = x + 1.0
+    assert [type(s) for s in plan(b.finish([layer_norm(b, z, 64), z])).segments] == [Rows]
+    assert [type(s) for s in plan(b.finish([z, b.cast(b.param(I64, (4,)), F32)])).segments] == [Pointwise, Pointwise]
