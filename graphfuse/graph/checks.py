@@ -115,14 +115,15 @@ def node_label(node: ir.Node) -> str:
 def check_external(tensors: Iterator[ir.ExternalTensor], name: str) -> None:
     """Raises if a weight file lies outside the model's folder, is missing or too short. Reads none of them."""
     for tensor in tensors:
-        where = os.fspath(tensor.location)
-        if os.path.isabs(where) or ".." in Path(where).parts or not where:
-            raise GraphfuseError(f"{name}: weight {tensor.name!r} points to {where!r}, outside the model's folder; move the file there")
-        base = os.path.realpath(tensor.base_dir or ".")
-        real = os.path.realpath(os.path.join(base, where))
-        if os.path.commonpath([base, real]) != base:
-            raise GraphfuseError(f"{name}: weight {tensor.name!r}: {where!r} is a link out of the model's folder; copy the file there")
-        if not os.path.isfile(real):
-            raise GraphfuseError(f"{name}: weight file {where!r} is missing; put it beside the model")
-        if (tensor.offset or 0) + tensor.nbytes > os.path.getsize(real) or tensor.length not in (None, tensor.nbytes):
-            raise GraphfuseError(f"{name}: weight {tensor.name!r} does not fit its file {where!r}; the file is damaged or of another model")
+        where = Path(tensor.location)
+        if where.is_absolute() or ".." in where.parts or where == Path():
+            raise GraphfuseError(f"{name}: weight {tensor.name!r} points to {str(where)!r}, outside the model's folder; move the file there")
+        base = Path(tensor.base_dir or ".").resolve()
+        real = (base / where).resolve()
+        if not real.is_relative_to(base):
+            raise GraphfuseError(f"{name}: weight {tensor.name!r}: {str(where)!r} is a link out of the model's folder; copy the file there")
+        if not real.is_file():
+            raise GraphfuseError(f"{name}: weight file {str(where)!r} is missing; put it beside the model")
+        offset = tensor.offset or 0
+        if offset < 0 or offset + tensor.nbytes > real.stat().st_size or tensor.length not in (None, tensor.nbytes):
+            raise GraphfuseError(f"{name}: weight {tensor.name!r} does not fit its file {str(where)!r}; the file is damaged or of another model")

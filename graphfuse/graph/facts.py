@@ -10,23 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from graphfuse.graph import onnx_shapes, programs, shape_rules, shape_values
 from graphfuse.graph.names import Names
-from graphfuse.graph.node_view import NodeView, PartialShape, attribute
+from graphfuse.graph.node_view import MAX_VALUES, NodeView, PartialShape, attribute
 from graphfuse.graph.onnx_shapes import TensorFacts, captured
+from graphfuse.graph.ratios import Ratio
 from graphfuse.ir import dtypes, expr
 from graphfuse.ir.builder import Builder, Val
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.errors import GraphfuseError, Refused
-from graphfuse.ir.expr import Dim, Expr, Shape
+from graphfuse.ir.expr import Atom, Dim, Expr, Shape
 from graphfuse.ops import table
 from graphfuse.ops.call import OpCall
 
 RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"})
+
+
+_MOST_WALKS = 4
 
 
 class Depends(IntEnum):
@@ -42,16 +47,12 @@ class Facts:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self._names = Names()
-        self._dtypes: dict[ir.Value, int] = {}
-        self._shapes: dict[ir.Value, Shape | None] = {}
-        self._known: dict[ir.Value, np.ndarray] = {}
-        self._depends: dict[ir.Value, Depends] = {}
-        self._whole: dict[str, tuple[int, PartialShape | None]] | None = None
-        self._texts: dict[str, Dim] = {}
-        self._start()
-        for node in model.graph:
-            self._visit(node)
+        self._equal: dict[Atom, Dim] = {}
+        for _ in range(_MOST_WALKS):
+            learned = len(self._equal)
+            self._walk()
+            if len(self._equal) == learned:
+                break
 
     # --- answers
 
@@ -69,7 +70,11 @@ class Facts:
         An array of ``object`` dtype holds ints and ``Expr``s, at least one of them an ``Expr``; others have the value's own type.
         """
         tensor = constant_tensor(value)
-        return tensor.numpy() if tensor is not None else self._known.get(value)
+        if tensor is not None:
+            return tensor.numpy()
+        known, dtype = self._known.get(value), self.dtype(value)
+        is_passing = known is not None and known.dtype == object and dtype is not None and dtype.is_float  # on its way through floats
+        return None if is_passing else known
 
     def depends(self, value: ir.Value) -> Depends:
         """Whether the value is constant, depends on shapes only, or on data."""
@@ -104,6 +109,19 @@ class Facts:
         return OpCall(builder, args, attrs, self.opset(node), len(node.outputs), values)
 
     # --- the walk
+
+    def _walk(self) -> None:
+        """All nodes in order. What is learned of equal sizes holds for earlier nodes too: then there is another walk."""
+        self._names = Names()
+        self._dtypes: dict[ir.Value, int] = {}
+        self._shapes: dict[ir.Value, Shape | None] = {}
+        self._known: dict[ir.Value, np.ndarray] = {}
+        self._depends: dict[ir.Value, Depends] = {}
+        self._whole: dict[str, tuple[int, PartialShape | None]] | None = None
+        self._texts: dict[str, Dim] = {}
+        self._start()
+        for node in self.model.graph:
+            self._visit(node)
 
     def _start(self) -> None:
         graph = self.model.graph
@@ -142,19 +160,17 @@ class Facts:
                 return
         view = NodeView(node, self.opset(node), self._shapes.get, self._small_value)
         types, shapes = self._types_and_shapes(node, view)
-        values = shape_values.known_outputs(view) or [None] * len(node.outputs)
+        values: list[np.ndarray | None] = [*(shape_values.known_outputs(view) or ()), *[None] * len(node.outputs)]
         depends = self._node_depends(node)
-        for value, dtype, shape, known in zip(node.outputs, types, shapes, values, strict=False):
-            if known is not None and (shape is None or all(isinstance(d, Expr | None) or d == n for d, n in zip(shape, known.shape))):
-                shape = known.shape
-            packed = None if known is None else _pack(known, dtype)
-            self._set(value, depends, dtype, self._complete(value, shape), packed)
+        for value, dtype, shape, array in zip(node.outputs, types, shapes, values, strict=False):
+            known = None if array is None or not _agree(shape, array.shape) else _pack(array, dtype)
+            self._set(value, depends, dtype, self._complete(value, shape) if known is None else known.shape, known)
 
     def _small_value(self, value: ir.Value) -> np.ndarray | None:
         tensor = constant_tensor(value)
         if tensor is None:
             return self._known.get(value)
-        return tensor.numpy() if tensor.size <= shape_values.MAX_VALUES else None
+        return tensor.numpy() if tensor.size <= MAX_VALUES else None
 
     def _node_depends(self, node: ir.Node) -> Depends:
         if node.op_type in RANDOM and node.domain == "":
@@ -172,6 +188,7 @@ class Facts:
         exact = self._by_lowering(node) or self._by_program(node)
         if exact is not None:
             return [t.onnx for t, _ in exact], [s for _, s in exact]
+        self._equal.update(shape_rules.implied_equal(view))
         by_rule = shape_rules.inferred(view) or [None] * len(node.outputs)
         by_onnx = self._by_onnx(node)
         types, shapes = [], []
@@ -203,8 +220,10 @@ class Facts:
     def _by_program(self, node: ir.Node) -> list[tuple[DType, Shape]] | None:
         """The outputs of a node that is already fused."""
         spec = programs.spec_of(node, self.model)
-        shapes = [None if v is None else self._shapes.get(v) for v in node.inputs]
-        return None if spec is None else programs.output_facts(spec, shapes)
+        if spec is None:
+            return None
+        shapes = [None if v is None else self._shapes.get(v) for v in programs.parameters_of(node, self.model)]
+        return programs.output_facts(spec, shapes)
 
     def _by_onnx(self, node: ir.Node) -> dict[str, tuple[int, PartialShape | None]]:
         has_body = node.op_identifier() in self.model.functions or any(True for _ in captured(node))
@@ -228,7 +247,7 @@ class Facts:
 
     def _size(self, value: ir.Value, axis: int, dim: Dim | None, stated: ir.Shape | None) -> Dim:
         if dim is not None:
-            return dim
+            return expr.substitute(dim, self._equal)
         own = None if stated is None else stated[axis]
         return own if isinstance(own, int) and own >= 0 else self._names.fresh(f"{value.name}_d{axis}")
 
@@ -242,7 +261,7 @@ class _Values(Sequence["np.ndarray | None"]):
     def __len__(self) -> int:
         return len(self._inputs)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    def __getitem__(self, index: Any) -> Any:
         value = self._inputs[index]
         return None if value is None else self._facts.value(value)
 
@@ -286,9 +305,13 @@ def _merged(first: PartialShape | None, second: PartialShape | None) -> PartialS
     return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
 
 
+def _agree(shape: PartialShape | None, actual: tuple[int, ...]) -> bool:
+    return shape is None or (len(shape) == len(actual) and all(d == n or not isinstance(d, int) for d, n in zip(shape, actual, strict=True)))
+
+
 def _pack(known: np.ndarray, dtype: int) -> np.ndarray | None:
     """Plain numbers in the value's own type, arrays with run-time sizes as they are; None where a number does not fit."""
-    if any(isinstance(item, Expr) for item in known.flat):
+    if any(isinstance(item, Expr | Ratio) for item in known.flat):
         return known
     kind = dtypes.from_onnx(dtype)
     if kind is None:

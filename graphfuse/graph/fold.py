@@ -7,14 +7,12 @@ through them. Quantised weights stay quantised, random operators and bodies of I
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from graphfuse.graph.evaluate import Evaluation, can_hold
-from graphfuse.graph.facts import RANDOM, Depends, Facts, constant_tensor
-from graphfuse.graph.node_view import attribute
+from graphfuse.graph.facts import RANDOM, Facts, constant_tensor
 
 LIMIT_BYTES = 1 << 20
 GROWTH = 4
@@ -43,12 +41,13 @@ def _fold_once(model: ir.Model, limit_bytes: int) -> bool:
     facts = Facts(model)
     known = _known_values(model, facts)
     nodes = _computable(model, facts, known, limit_bytes)
-    wanted = [v for n in nodes for v in n.outputs if _is_needed(v, set(nodes))]
-    results = Evaluation(model, nodes, known).run(wanted)
-    found = {**{v: a for v, a in known.items() if _is_needed(v, set(nodes))}, **results}
-    for value, array in found.items():
+    going = {*nodes, *(n for n in model.graph if all(v in known for v in n.outputs))}
+    results = Evaluation(model, nodes, known).run([v for n in nodes for v in n.outputs if v not in known and _is_needed(v, going)])
+    results.update({v: a for v, a in known.items() if _is_needed(v, going)})
+    for value, array in results.items():
         _replace(model, value, array)
-    return bool(remove_unused(model) if found else 0) and bool(results)
+    remove_unused(model)
+    return any(v not in known for v in results)
 
 
 def _known_values(model: ir.Model, facts: Facts) -> dict[ir.Value, np.ndarray]:
@@ -94,9 +93,8 @@ def _is_acceptable(node: ir.Node, facts: Facts, limit_bytes: int) -> bool:
 
 def _bytes(value: ir.Value, facts: Facts) -> int | None:
     shape, dtype = facts.shape(value), facts.dtype(value)
-    if shape is None or dtype is None or not all(isinstance(d, int) for d in shape):
-        return None
-    return math.prod(shape) * dtype.size  # type: ignore[arg-type]
+    sizes = [d for d in shape or () if isinstance(d, int)]
+    return None if shape is None or dtype is None or len(sizes) != len(shape) else math.prod(sizes) * dtype.size
 
 
 def _is_needed(value: ir.Value, nodes: set[ir.Node]) -> bool:
@@ -106,40 +104,24 @@ def _is_needed(value: ir.Value, nodes: set[ir.Node]) -> bool:
 
 def _replace(model: ir.Model, value: ir.Value, array: np.ndarray) -> None:
     """The value becomes an initializer of the same name, or if it is an output of the model, that of a Constant node."""
-    graph, node = model.graph, value.producer()
+    graph, node, name = model.graph, value.producer(), value.name
     assert node is not None
-    tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
-    if value.is_graph_output():
-        _make_constant_node(graph, node, value, tensor)
-        return
-    made = _initializer(value, tensor)
-    value.name = graph_unique(graph, f"{value.name}_unfolded")
-    value.replace_all_uses_with(made)
-    graph.register_initializer(made)
+    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+    value.name = None  # the old node gives the name up; it goes with the unused ones
+    if value.is_graph_output():  # an initializer may be an output, but not every reader of models knows
+        constant = ir.node("Constant", [], {"value": tensor}, name=node.name)
+        made = constant.outputs[0]
+        graph.insert_before(node, constant)
+        made.name, made.type, made.shape = name, value.type, value.shape
+        value.replace_all_uses_with(made, replace_graph_outputs=True)
+    else:
+        made = _initializer(name, tensor)
+        value.replace_all_uses_with(made)
+        graph.register_initializer(made)
 
 
-def _make_constant_node(graph: ir.Graph, node: ir.Node, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """An initializer may be a graph output, but not every reader of models knows; a Constant node is safe."""
-    name = value.name
-    constant = ir.node("Constant", [], {"value": tensor}, name=f"{name}_constant" if node.name else None)
-    out = constant.outputs[0]
-    graph.insert_before(node, constant)
-    out.type, out.shape = value.type, value.shape
-    value.name = graph_unique(graph, f"{name}_unfolded")
-    out.name = name
-    value.replace_all_uses_with(out, replace_graph_outputs=True)
-
-
-def _initializer(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-    return ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
-
-
-def graph_unique(graph: ir.Graph, name: str) -> str:
-    """A value name that the graph does not hold; for values about to be removed, so any will do."""
-    count, taken = 0, graph.initializers
-    while f"{name}_{count}" in taken:
-        count += 1
-    return f"{name}_{count}"
+def _initializer(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
+    return ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor)
 
 
 def lift_constants(model: ir.Model) -> None:
@@ -152,8 +134,7 @@ def lift_constants(model: ir.Model) -> None:
         tensor = constant_tensor(value)
         if tensor is None:
             continue
-        tensor.name = value.name
-        made = _initializer(value, tensor)
+        made = _initializer(value.name, _named(tensor, value.name))
         value.replace_all_uses_with(made)
         graph.remove(node, safe=True)
         graph.register_initializer(made)
@@ -173,4 +154,7 @@ def remove_unused(model: ir.Model) -> int:
     return removed
 
 
-__all__: Sequence[str] = ["attribute", "fold_constants", "lift_constants", "remove_unused"]
+
+def _named(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:
+    """A tensor of its own for the initializer: attributes of cloned models share theirs, and saving renames it."""
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name) if tensor.dtype != ir.DataType.STRING else tensor

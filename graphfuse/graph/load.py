@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from graphfuse.graph import checks
 from graphfuse.ir.errors import GraphfuseError
@@ -20,16 +19,32 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir
     Raises GraphfuseError, one line, for anything that is not a valid ONNX model of known operators and opset 9 or newer.
     """
     if isinstance(model, ir.Model):
-        loaded, name = model.clone(), model.graph.name or "model"
+        loaded = _from_ir(model)
     elif isinstance(model, onnx.ModelProto):
-        loaded, name = _from_proto(model), model.graph.name or "model"
+        loaded = _from_proto(model)
     elif isinstance(model, str | os.PathLike):
-        loaded, name = _from_path(Path(model)), str(model)
+        loaded = _from_path(Path(model))
     else:
         raise GraphfuseError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
-    checks.check_opset(loaded, name)
-    checks.check_domains(loaded, name)
+    _read_attributes(loaded)
     return loaded
+
+
+def _from_ir(model: ir.Model) -> ir.Model:
+    name = model.graph.name or "model"
+    loaded = model.clone()
+    checks.check_external(external_tensors(loaded), name)
+    _check_operators(loaded, name)
+    try:
+        loaded.graph.sort()
+    except ValueError as error:
+        raise GraphfuseError(f"{name}: invalid model: {checks.one_line(error)}") from error
+    return loaded
+
+
+def _check_operators(model: ir.Model, name: str) -> None:
+    checks.check_opset(model, name)
+    checks.check_domains(model, name)
 
 
 def _from_path(path: Path) -> ir.Model:
@@ -38,8 +53,7 @@ def _from_path(path: Path) -> ir.Model:
     loaded = _to_ir(proto, str(path))
     ir.external_data.set_base_dir(loaded.graph, path.absolute().parent)
     checks.check_external(external_tensors(loaded), str(path))
-    checks.check_opset(loaded, str(path))
-    checks.check_domains(loaded, str(path))
+    _check_operators(loaded, str(path))
     checks.check_proto(proto, str(path), path)
     return loaded
 
@@ -48,10 +62,10 @@ def _parse(path: Path) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(path.read_bytes())
-    except DecodeError as error:
-        raise GraphfuseError(f"{path}: not an ONNX model; give a file that onnx.save wrote") from error
     except OSError as error:
         raise GraphfuseError(f"{path}: cannot be read: {error.strerror}") from error
+    except Exception as error:  # protobuf's DecodeError, from one of several implementations
+        raise GraphfuseError(f"{path}: not an ONNX model; give a file that onnx.save wrote") from error
     return proto
 
 
@@ -62,8 +76,7 @@ def _from_proto(proto: onnx.ModelProto) -> ir.Model:
     loaded = _to_ir(copy, name)
     if next(external_tensors(loaded), None) is not None:
         raise GraphfuseError(f"{name}: its weights are in files beside it, which a ModelProto cannot find; give the path instead")
-    checks.check_opset(loaded, name)
-    checks.check_domains(loaded, name)
+    _check_operators(loaded, name)
     checks.check_proto(copy, name)
     return loaded
 
@@ -97,7 +110,22 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
                 yield value.const_value
     for node in checks.all_nodes(model):
         for attr in node.attributes.values():
-            if attr.is_ref():
+            yield from (t for t in _attribute_tensors(attr) if isinstance(t, ir.ExternalTensor))
+
+
+def _attribute_tensors(attr: ir.Attr) -> Sequence[ir.TensorProtocol]:
+    if attr.is_ref():
+        return ()
+    if attr.type == ir.AttributeType.TENSOR:
+        return (attr.as_tensor(),)
+    return attr.as_tensors() if attr.type == ir.AttributeType.TENSORS else ()
+
+
+def _read_attributes(model: ir.Model) -> None:
+    """Reads tensors in attributes that live in another file: only initializers can be written to one again."""
+    for node in checks.all_nodes(model):
+        for name, attr in list(node.attributes.items()):
+            if not any(isinstance(t, ir.ExternalTensor) for t in _attribute_tensors(attr)):
                 continue
-            tensors = {ir.AttributeType.TENSOR: lambda v: [v], ir.AttributeType.TENSORS: list}.get(attr.type, lambda v: [])(attr.value)
-            yield from (t for t in tensors if isinstance(t, ir.ExternalTensor))
+            read = [ir.Tensor(t.numpy().copy(), dtype=t.dtype, name=t.name) for t in _attribute_tensors(attr)]
+            node.attributes[name] = ir.AttrTensor(name, read[0]) if attr.type == ir.AttributeType.TENSOR else ir.AttrTensors(name, read)

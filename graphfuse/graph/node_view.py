@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,17 @@ from graphfuse.ir.expr import Dim, Shape
 
 PartialShape = tuple[Dim | None, ...]  # None: a size that the rule cannot tell
 MAX_VALUES = 4096  # elements; larger tensors are not followed as values
+
+
+class Unknown(Exception):
+    """A value cannot be told before the model runs."""
+
+
+def small_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """``shape``, if so many elements are still followed; raises Unknown otherwise."""
+    if math.prod(shape) > MAX_VALUES:
+        raise Unknown
+    return shape
 
 
 class NodeView:
@@ -49,6 +61,20 @@ class NodeView:
         known = None if value is None else self._value_of(value)
         return None if known is None or known.size > MAX_VALUES or known.dtype.kind not in "iubfO" else known.astype(object)
 
+    def need(self, index: int) -> np.ndarray:
+        """As ``values``; raises Unknown when there are none."""
+        known = self.values(index)
+        if known is None:
+            raise Unknown
+        return known
+
+    def need_ints(self, index: int) -> list[int]:
+        """As ``ints``; raises Unknown when there are none."""
+        known = self.ints(index)
+        if known is None:
+            raise Unknown
+        return known
+
     def dims(self, index: int) -> list[Dim] | None:
         """The known elements of a one-dimensional (or scalar) integer input."""
         known = self.values(index)
@@ -57,7 +83,8 @@ class NodeView:
     def ints(self, index: int) -> list[int] | None:
         """As ``dims``, but None unless every element is a plain integer."""
         dims = self.dims(index)
-        return None if dims is None or not all(type(d) is int for d in dims) else dims  # type: ignore[return-value]
+        plain = [d for d in dims or () if type(d) is int]
+        return None if dims is None or len(plain) != len(dims) else plain
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute as a Python value (tensors as NumPy arrays, bytes decoded)."""

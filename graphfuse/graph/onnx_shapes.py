@@ -34,16 +34,13 @@ def infer_node(node: ir.Node, inputs: Mapping[str, TensorFacts], opsets: Mapping
         schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         texts: dict[str, Dim] = {}
         types = {name: _type(facts, texts) for name, facts in inputs.items()}
-        data = {name: onnx.numpy_helper.from_array(f.value, name) for name, f in inputs.items() if _is_plain(f.value)}
+        plain = {name: f.value for name, f in inputs.items() if f.value is not None and f.value.dtype != object and f.value.size <= _SMALL}
+        data = {name: onnx.numpy_helper.from_array(value, name) for name, value in plain.items()}
         imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
         found = onnx.shape_inference.infer_node_outputs(schema, ir.to_proto(node), types, data, None, imports)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ValueError, RuntimeError, KeyError, TypeError):
         return {}
     return {name: (t.tensor_type.elem_type, _read(t, texts)) for name, t in found.items() if t.HasField("tensor_type")}
-
-
-def _is_plain(value: np.ndarray | None) -> bool:
-    return value is not None and value.dtype != object and value.size <= _SMALL
 
 
 def _type(facts: TensorFacts, texts: dict[str, Dim]) -> onnx.TypeProto:

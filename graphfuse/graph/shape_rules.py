@@ -5,11 +5,12 @@ A rule returns one partial shape for each output (None for one it knows nothing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from graphfuse.graph.node_view import NodeView, PartialShape
 from graphfuse.ir import expr
-from graphfuse.ir.expr import Dim, Expr, Shape
+from graphfuse.ir.expr import Atom, Call, Dim, Expr, Shape
 
 Shapes = list[PartialShape | None]
 
@@ -58,6 +59,33 @@ def broadcast(shapes: Sequence[Sequence[Dim | None]]) -> PartialShape:
         else:
             result.append(fixed[0] if fixed and fixed[0] > 1 else None)
     return tuple(result)
+
+
+def implied_equal(view: NodeView) -> dict[Atom, Dim]:
+    """Atoms that equal another size in every run in which this element-wise node does not fail.
+
+    ``min(s, k)`` meeting ``s``: if they differed, ``s > k >= 2``, and neither is 1. Exporters cut tables of positions so.
+    """
+    shapes = [view.shape(i) for i in range(view.count)]
+    if view.node.domain != "" or view.node.op_type not in _BROADCASTING:
+        return {}
+    found: dict[Atom, Dim] = {}
+    for axis in range(1, 1 + max(len(s or ()) for s in shapes)):
+        dims = {s[-axis] for s in shapes if s is not None and len(s) >= axis}
+        for dim in dims:
+            atom = _only_call(dim)
+            if atom is not None and atom.fn == "min":
+                limit, other = (atom.left, atom.right) if isinstance(atom.left, int) else (atom.right, atom.left)
+                if isinstance(limit, int) and limit >= 2 and other in dims:
+                    found[atom] = other
+    return found
+
+
+def _only_call(dim: Dim) -> Call | None:
+    if not isinstance(dim, Expr) or len(dim.terms) != 1:
+        return None
+    ((mono, factor),) = dim.terms.items()
+    return mono[0] if factor == 1 and len(mono) == 1 and isinstance(mono[0], Call) else None
 
 
 def _elementwise(view: NodeView) -> Shapes:
@@ -109,8 +137,8 @@ def _range(view: NodeView) -> Shapes:
     start, limit, delta = (_dims(view, i)[0] for i in range(3))
     if isinstance(delta, Expr) or delta == 0:
         raise NoRule
-    if all(isinstance(v, int | float) for v in (start, limit)):
-        length: Dim = max(0, -int(-(limit - start) // delta))  # type: ignore[operator]
+    if isinstance(start, int | float) and isinstance(limit, int | float):
+        length: Dim = max(0, math.ceil((limit - start) / delta))
     elif type(delta) is int:
         length = expr.emax(0, expr.ceildiv(limit - start, delta) if delta > 0 else expr.ceildiv(start - limit, -delta))
     else:
@@ -153,7 +181,7 @@ def _slice(view: NodeView) -> Shapes:
     elif view.input(3) is not None:
         cut = view.ints(3) or ()
     else:
-        cut = range(len(_shape(view, 1) and _known_length(view, 1)))
+        cut = _known_length(view, 1)
     if not cut:
         raise NoRule
     gone = {a % len(x) for a in cut}
@@ -188,7 +216,7 @@ def _einsum(view: NodeView) -> Shapes:
     sizes: dict[str, Dim] = {}
     for i, term in enumerate(left.split(",")):
         for letter, dim in zip(term, _shape(view, i), strict=True):
-            if letter not in sizes or sizes[letter] == 1 or isinstance(dim, int) and dim != 1:
+            if letter not in sizes or sizes[letter] == 1 or (isinstance(dim, int) and dim != 1):
                 sizes[letter] = dim
     return [tuple(sizes[letter] for letter in right)]
 
@@ -219,7 +247,7 @@ def _windows(view: NodeView, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> Par
             continue
         room = size - reach + (0 if auto == "VALID" else pads[i] + pads[i + count])
         made.append(_steps(room, strides[i], view.attr("ceil_mode", 0), size, pads[i] if auto == "NOTSET" else 0))
-    return _guarded(made, sizes)
+    return tuple(m if not isinstance(m, int) or m >= 0 else None for m in made)
 
 
 def _steps(room: Dim, stride: int, ceil: int, size: Dim, low: int) -> Dim | None:
@@ -229,11 +257,6 @@ def _steps(room: Dim, stride: int, ceil: int, size: Dim, low: int) -> Dim | None
     if isinstance(steps, int) and isinstance(size, int):
         return steps - 1 if (steps - 1) * stride >= size + low else steps  # a window never starts in the padding at the end
     return None
-
-
-def _guarded(made: Sequence[Dim | None], sizes: Sequence[Dim]) -> PartialShape:
-    """A window that fits at least once: what a model that runs gives, so a size is told though it could come out negative."""
-    return tuple(m if not isinstance(m, int) or m >= 0 else None for m in made)
 
 
 def _conv_transpose(view: NodeView) -> Shapes:
@@ -291,16 +314,21 @@ def _nonzero(view: NodeView) -> Shapes:
     return [(len(_shape(view, 0)), None)]
 
 
+def _first(view: NodeView, index: int) -> Dim | None:
+    dims = view.dims(index)
+    return dims[0] if dims else None
+
+
 def _topk(view: NodeView) -> Shapes:
     x = _shape(view, 0)
     axis = view.attr("axis", -1) % len(x)
-    size = view.attr("k") if view.opset < 10 else (view.dims(1) or [None])[0]
+    size = view.attr("k") if view.opset < 10 else _first(view, 1)
     shape = tuple(size if i == axis else d for i, d in enumerate(x))
     return [shape, shape]
 
 
 def _one_hot(view: NodeView) -> Shapes:
-    indices, depth = _shape(view, 0), (view.dims(1) or [None])[0]
+    indices, depth = _shape(view, 0), _first(view, 1)
     axis = view.attr("axis", -1) % (len(indices) + 1)
     return [(*indices[:axis], depth if not isinstance(depth, float) else int(depth), *indices[axis:])]
 
