@@ -80,12 +80,11 @@ class Clusters:
         return low
 
     def _join(self, kept: int, gone: int) -> None:
+        for table in (self._preds, self._succs):
+            table[kept], table[gone] = table[kept] | table[gone], set()
         self._parent[gone] = kept
         self.members[kept] = sorted(self.members[kept] + self.members[gone])
         self.members[gone] = []
-        for table in (self._preds, self._succs):
-            table[kept] = (self._resolved(table, kept) | self._resolved(table, gone)) - {kept}
-            table[gone] = set()
 
     def _sorted(self, a: int, b: int) -> tuple[int, int]:
         a, b = self.find(a), self.find(b)

@@ -7,11 +7,20 @@ import re
 from collections.abc import Collection, Sequence
 from functools import cache
 
-DOMAIN = "graphfuse"
-SPEC_KEY = "graphfuse.spec"  # on a function: its program
+from graphfuse.graph.checks import DOMAIN, PLUGIN_OP
+from graphfuse.graph.programs import SPEC_KEY
+
+PLUGIN_VERSION = "1"
 PARAMS_KEY = "graphfuse.params"  # on a function: which of its inputs are the program's parameters, as a JSON list
 ORIGIN_KEY = "graphfuse.origin"  # on a call: names and places of the nodes that it replaced
+PORTABLE_KEY = "graphfuse.portable"  # on a model in plugin form: the portable one
+DIGEST_KEY = "graphfuse.digest"  # on a model in plugin form: of its graph
 IR_VERSION_KEY = "graphfuse.ir_version"  # on the model: what it was before functions were added
+
+__all__ = [
+    "DIGEST_KEY", "DOMAIN", "IR_VERSION_KEY", "ORIGIN_KEY", "PARAMS_KEY", "PLUGIN_OP", "PLUGIN_VERSION", "PORTABLE_KEY", "SPEC_KEY",
+    "fused_name", "onnx_op_names", "unused_name",
+]  # fmt: skip
 
 _SHORT = {
     "layernormalization": "layernorm", "instancenormalization": "instancenorm", "batchnormalization": "batchnorm",

@@ -12,7 +12,7 @@ from enum import Enum
 
 import onnx_ir
 
-from graphfuse.graph.facts import Facts
+from graphfuse.graph.facts import Depends, Facts
 from graphfuse.lower import NodeRefused, lower_region
 from graphfuse.match.flow import Flow
 from graphfuse.ops.table import lookup
@@ -64,8 +64,8 @@ def classify(flow: Flow, facts: Facts) -> list[NodeClass]:
 def _classify(node: onnx_ir.Node, facts: Facts) -> NodeClass:
     if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
         return NodeClass(Kind.CONSTANT)
-    if facts.is_shape_arithmetic(node):
-        return NodeClass(Kind.SHAPE)
+    if all(facts.depends(v) is not Depends.DATA for v in node.outputs):
+        return NodeClass(Kind.SHAPE)  # of shapes and constants only; what folding left of the latter is no work on data either
     if node.op_type in BIG_OPS:
         return NodeClass(Kind.BIG)
     if lookup(node.domain, node.op_type) is not None:
