@@ -152,6 +152,7 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
     if len(shapes) == 1 and shapes[0].team:
         block = shapes[0].team.block
     lines: list[str] = []
+    outer = Emitter(Puller(program), wide=choice.wide, lanes=1, symbols=program.symbols)  # for what decides between segments
     vector_pointers: dict[str, int] = {}
     first: Dim = 0
     scratch = any(s.team and _team(s, block).threads > WARP for s in shapes)
@@ -163,14 +164,15 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         lanes = shaped.lanes if choice.vectors else 1
         emitter = Emitter(Puller(program), wide=choice.wide, lanes=lanes, symbols=program.symbols)
         count = _blocks(shaped, lanes, block)
-        _emit_segment(emitter, program, shaped.segment, _team(shaped, block), _grid_text(emitter, first))
+        _emit_segment(emitter, program, shaped.segment, _team(shaped, block), _edge(outer, number, first))
         last = number == len(shapes) - 1
-        head = "{" if last else f"if (blockIdx.x < {_grid_text(emitter, first + count)}) {{"
+        head = "{" if last else f"if (blockIdx.x < {_edge(outer, number + 1, first + count)}) {{"
         lines += [head if number == 0 else f"else {head}", *(INDENT + text for text in emitter.scope.lines), "}"]
         first = first + count
         for access in emitter.accesses:
             if access.vector:
                 vector_pointers[access.pointer] = max(vector_pointers.get(access.pointer, 1), min(16, access.bytes))
+    lines = [*outer.scope.lines, *lines]
     text = "\n".join([_signature(program, choice, block), *(INDENT + text for text in lines), "}"])
     limits = tuple(d for d in _sizes(program) if isinstance(d, Expr)) if not choice.wide else ()
     return text, Variant(choice.name, first, block, _alignments(program, vector_pointers), limits)
@@ -188,9 +190,15 @@ def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
     return pointwise.blocks(shaped.segment, lanes, block)
 
 
-def _grid_text(emitter: Emitter, count: Dim) -> str:
-    emitter.prepare([count])
-    return f"(gf_u32){emitter.index(count)}"
+def _edge(outer: Emitter, number: int, count: Dim) -> str:
+    """The first block of segment ``number``, in C; a run-time one gets a name, once."""
+    name = f"edge{number}"
+    if isinstance(count, int):
+        return f"(gf_u32){outer.index(count)}"
+    if not any(line.startswith(f"const gf_u32 {name} ") for line in outer.scope.lines):
+        outer.prepare([count])
+        outer.line(f"const gf_u32 {name} = (gf_u32){outer.index(count)};")
+    return name
 
 
 def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, first: str) -> None:

@@ -28,22 +28,29 @@ def run_engine(plan: bytes, inputs: Mapping[str, Array], *, flavour: str | None 
     Raises GraphfuseError without a GPU, on a GPU where the flavour does not run, for inputs that do not fit the engine, or
     when TensorRT refuses; any other exception that the plugin met is raised as it is.
     """
-    with EngineRunner(plan, flavour=flavour) as runner:
-        return runner.run(inputs)
+    with LoadedEngine(plan, flavour=flavour) as engine:
+        return engine.run(inputs)
 
 
-class EngineRunner:
+def runnable_flavour(name: str | None = None) -> Flavour:
+    """The flavour, if its engines run on this machine. Raises GraphfuseError with the reason if not."""
+    from graphfuse_plugin.driver import gpu_arch
+
+    arch = gpu_arch()
+    if arch is None:
+        raise GraphfuseError("running an engine needs an NVIDIA GPU and its driver; use --device host here")
+    flavour = load_flavour(name)
+    flavour.check_run((int(arch[3:-1]), int(arch[-1])))
+    return flavour
+
+
+class LoadedEngine:
     """An engine with one execution context and one stream; a context manager, because it holds device memory."""
 
     def __init__(self, plan: bytes, *, flavour: str | None = None) -> None:
         import graphfuse_plugin
-        from graphfuse_plugin.driver import gpu_arch
 
-        arch = gpu_arch()
-        if arch is None:
-            raise GraphfuseError("running an engine needs an NVIDIA GPU and its driver; use --device host here")
-        self.flavour = load_flavour(flavour)
-        self.flavour.check_run((int(arch[3:-1]), int(arch[-1])))
+        self.flavour = runnable_flavour(flavour)
         graphfuse_plugin.register(self.flavour.module)
         self.cuda = Cuda()
         self.context: Any = None
@@ -57,7 +64,7 @@ class EngineRunner:
             self.close()
             raise _refused(self.flavour, "could not load the engine", log)
 
-    def __enter__(self) -> EngineRunner:
+    def __enter__(self) -> LoadedEngine:
         return self
 
     def __exit__(self, *details: object) -> None:

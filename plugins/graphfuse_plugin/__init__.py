@@ -23,7 +23,7 @@ __all__ = [
     "register", "reraise", "unsupported_io",
 ]  # fmt: skip
 
-_creators: dict[str, Any] = {}  # a registry holds no reference that Python knows of
+_creators: dict[Any, Any] = {}  # by module; a registry holds no reference that Python knows of
 _LOCK = threading.Lock()
 
 
@@ -36,17 +36,17 @@ def register(trt: ModuleType | Any | None = None) -> list[str]:
     for module in modules:
         if hasattr(module, "get_plugin_registry"):
             _register(module)
-    return list(_creators)
+    return [module.__name__ for module in _creators]
 
 
 def _register(trt: Any) -> None:
     with _LOCK:
-        if trt.__name__ in _creators:
+        if trt in _creators:
             return
         creator = make_creator_class(trt)()
         if not trt.get_plugin_registry().register_creator(creator, NAMESPACE):
             raise GraphfuseError(f"another plugin is registered as {NAMESPACE}::{NAME} version {VERSION} in {trt.__name__}; load only one")
-        _creators[trt.__name__] = creator
+        _creators[trt] = creator
 
 
 register()

@@ -38,12 +38,14 @@ class Failure:
 class Build:
     """One engine build: the architectures to compile for (None: the machine's own default) and what went wrong.
 
-    ``kept`` holds what TensorRT points into, so that it outlives the plugins that made it.
+    ``kept`` holds what TensorRT points into, so that it outlives the plugins that made it;
+    ``compiled`` what equal regions share.
     """
 
     targets: tuple[str, ...] | None = None
     failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=32))
     kept: deque[object] = field(default_factory=deque)
+    compiled: dict[Any, Any] = field(default_factory=dict)
 
     def reraise(self) -> None:
         """Raise the first stored exception with its own traceback, and forget all of them. Nothing happens if there is none."""

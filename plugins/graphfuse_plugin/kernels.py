@@ -30,7 +30,7 @@ class Request:
 
 
 Key = tuple[str, tuple[tuple[str, int], ...], tuple[str, ...]]  # spec, fixed sizes, targets
-_made: dict[Key, Kernel] = {}
+MAX_SHARED = 1024  # kernels kept for equal regions where no build says when it ends
 
 
 def default_targets() -> tuple[str, ...]:
@@ -42,19 +42,23 @@ def default_targets() -> tuple[str, ...]:
 def compile_regions(requests: Sequence[Request]) -> list[tuple[Kernel, ...]]:
     """The kernels of each region; every symbol whose size is known is fixed in them.
 
-    Equal regions share one compilation in a process; different ones are compiled together, on all cores.
+    Equal regions of a build share one compilation; different ones are compiled together, on all cores.
     """
-    targets = current().targets or default_targets()
+    build = current()
+    targets = build.targets or default_targets()
+    if len(build.compiled) > MAX_SHARED:
+        build.compiled.clear()
+    made: dict[Key, Kernel] = build.compiled
     wanted: dict[Key, Request] = {}
     keys = []
     for request in requests:
         fixed = known_sizes(request.program, request.shapes)
         keys.append((request.spec, tuple(sorted(fixed.items())), targets))
         wanted[keys[-1]] = request
-    todo = {key: request for key, request in wanted.items() if key not in _made}
+    todo = {key: request for key, request in wanted.items() if key not in made}
     kernels = _compile([(request.program, dict(key[1])) for key, request in todo.items()], targets)
-    _made.update(zip(todo, kernels, strict=True))
-    return [(_made[key],) for key in keys]
+    made.update(zip(todo, kernels, strict=True))
+    return [(made[key],) for key in keys]
 
 
 def known_sizes(program: Program, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
