@@ -9,6 +9,7 @@ import numpy as np
 
 from graphfuse.codegen import generate
 from graphfuse.jit import HostDevice
+from graphfuse.jit.host_build import require_compiler
 from graphfuse.session.devices import ALIGN, Region, aligned_empty, bind_shapes, unique_programs
 from graphfuse.session.fused import FusedNode
 from graphfuse.session.values import Value
@@ -20,6 +21,7 @@ class HostRegions:
     name = "host"
 
     def __init__(self) -> None:
+        require_compiler()
         self._device = HostDevice()
 
     def load(self, nodes: Sequence[FusedNode]) -> list[Region]:

@@ -1,0 +1,251 @@
+"""Reports as tables for people. Colour means something: green gained or passed, red failed, dim is there for completeness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from graphfuse.check.verdict import CheckResult, OutputVerdict
+    from graphfuse.report.doctor import Doctor
+    from graphfuse.report.explain import Explanation, NodeStory
+    from graphfuse.report.scan import Scan
+    from graphfuse.report.show import ShownRegion
+
+RIGHT = {"justify": "right"}
+
+
+def table(title: str, *columns: str, right: Iterable[str] = (), wide: Iterable[str] = ()) -> Table:
+    """An empty table; columns in ``right`` hold numbers, those in ``wide`` may break over lines."""
+    made = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wide, overflow="fold")
+    return made
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def plural(number: int, what: str) -> str:
+    """``1 region``, ``2 regions``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def counted(names: Iterable[str]) -> str:
+    """``Mul x3, Add`` for a list of op types, in order of first appearance."""
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(name if n == 1 else f"{name} x{n}" for name, n in counts.items())
+
+
+def saved(before: float, after: float) -> str:
+    """How much less, in percent."""
+    return "" if before <= 0 else f"{(after - before) / before:+.0%}"
+
+
+# --- scan, plan, rewrite ----------------------------------------------------------------------------------------------
+
+
+def scan_tables(found: Scan) -> list[RenderableType]:
+    """The figures of a model, its regions, and what was left alone."""
+    figures = table(found.model, "", "before", "after", "", right=("before", "after"))
+    left = found.small_ops - found.small_ops_fused
+    figures.add_row("nodes", f"{found.nodes}", "", Text(f"{found.shape_nodes} of them shape arithmetic", style="dim"))
+    figures.add_row("small ops on their own", f"{found.small_ops}", f"{left}", Text(f"longest chain {found.longest_chain}", style="dim"))
+    figures.add_row(
+        "kernel launches, predicted",
+        f"{found.launches_before}",
+        f"{found.launches_after}",
+        _gain(found.launches_before, found.launches_after),
+    )
+    figures.add_row(
+        "memory traffic, predicted", size(found.bytes_before), size(found.bytes_after), _gain(found.bytes_before, found.bytes_after)
+    )
+    return [figures, *region_tables(found.regions), *_refused(found.refused)]
+
+
+def _gain(before: float, after: float) -> Text:
+    return Text(saved(before, after), style="green" if after < before else "")
+
+
+def region_tables(regions: Sequence[Any]) -> list[RenderableType]:
+    """A row for each region: what goes in, and what becomes of it."""
+    if not regions:
+        return [Text("No region: nothing here is worth fusing, or may be.", style="yellow")]
+    made = table("Regions", "name", "ops", "launches", "bytes", "ops in it", right=("ops", "launches", "bytes"), wide=("ops in it",))
+    for region in regions:
+        launches = f"{region.launches_before} -> {region.kernels}"
+        made.add_row(
+            region.name,
+            f"{len(region.nodes)}",
+            launches,
+            f"{size(region.bytes_before)} -> {size(region.bytes_after)}",
+            counted(region.op_types),
+        )
+    return [made]
+
+
+def _refused(counts: dict[str, int]) -> list[RenderableType]:
+    if not counts:
+        return []
+    made = table("Left alone", "rule", "nodes", right=("nodes",))
+    for rule, number in counts.items():
+        made.add_row(rule, f"{number}")
+    return [made, Text("graphfuse explain MODEL NODE says why.", style="dim")]
+
+
+def rewrite_tables(report: dict[str, Any], regions: Sequence[Any]) -> list[RenderableType]:
+    """What ``rewrite`` did."""
+    line = Text.assemble(
+        (f"{report['nodes_before']} nodes became {report['nodes_after']}", "bold"),
+        f": {report['small_ops_fused']} of {report['small_ops']} small ops are in {plural(len(regions), 'region')}",
+    )
+    return [line, *region_tables(regions)]
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def check_tables(found: CheckResult) -> list[RenderableType]:
+    """Every output, every region that is not plainly right, and the finding."""
+    outputs = table(
+        f"Outputs, fused nodes on {found.device}", "output", "type", "max abs", "max rel", "allowed", "verdict", "reason",
+        right=("max abs", "max rel", "allowed"), wide=("reason", "output"),
+    )  # fmt: skip
+    for row in found.outputs:
+        outputs.add_row(escape(row.name), _type(row), *_errors(row), _verdict(row.verdict), escape(row.reason))
+    parts: list[RenderableType] = [outputs]
+    if found.regions:
+        parts.append(_regions(found))
+    parts += [Text(f"note: {note}", style="yellow") for note in found.notes]
+    parts.append(Text("passed", style="bold green") if found.passed else Text("FAILED", style="bold red"))
+    return parts
+
+
+def _regions(found: CheckResult) -> Table:
+    made = table(
+        "Regions, each fed with the original's values",
+        "region",
+        "max abs",
+        "allowed",
+        "verdict",
+        "reason",
+        right=("max abs",),
+        wide=("reason",),
+    )
+    for region in found.regions:
+        worst = max(region.outputs, key=lambda o: o.used, default=None)
+        figures = ("", "") if worst is None else (f"{worst.max_abs:.1e}", _share(worst))
+        made.add_row(escape(region.name), *figures, _verdict(region.verdict), escape(region.reason))
+    return made
+
+
+def _type(row: OutputVerdict) -> str:
+    return f"{row.dtype}{escape(str(list(row.shape)))}"
+
+
+def _errors(row: OutputVerdict) -> tuple[str, str, str]:
+    return (f"{row.max_abs:.1e}", f"{row.max_rel:.1e}", _share(row)) if row.rtol else (f"{row.max_abs:g}", "", "exact")
+
+
+def _share(row: OutputVerdict) -> str:
+    """How much of the tolerance was used."""
+    return f"{row.used:.1%} used" if row.rtol else "exact"
+
+
+def _verdict(text: str) -> Text:
+    return Text(text, style={"pass": "green", "FAIL": "bold red"}.get(text, "yellow"))
+
+
+# --- run, build, show, doctor -----------------------------------------------------------------------------------------
+
+
+def run_table(rows: Iterable[Sequence[str]], device: str) -> Table:
+    """Outputs of a run: name, dtype, shape, mean of the absolute values."""
+    made = table(f"Outputs, fused nodes on {device}", "output", "dtype", "shape", "mean |x|", right=("mean |x|",), wide=("output",))
+    for row in rows:
+        made.add_row(*(escape(cell) for cell in row))
+    return made
+
+
+def region_list(regions: Sequence[ShownRegion]) -> Table:
+    """A row for each fused node of a model."""
+    made = table("Fused regions", "name", "instructions", "inputs", "outputs", right=("instructions",), wide=("inputs", "outputs"))
+    for region in regions:
+        body = sum(i.op != "param" for i in region.program.body)
+        made.add_row(escape(region.name), f"{body}", _ports(region.program.params), _ports(region.program.outputs))
+    return made
+
+
+def _ports(ports: Iterable[Any]) -> str:
+    texts = [f"{dtype}[{', '.join(str(d) for d in shape)}]" for dtype, shape in ports]
+    more = f" and {len(texts) - 4} more" if len(texts) > 5 else ""
+    return escape(", ".join(texts[:4] if more else texts) + more)
+
+
+def region_parts(region: ShownRegion, parts: Sequence[str]) -> list[RenderableType]:
+    """The named parts of a region: program and cuda as text that can be copied, resources as a table."""
+    made: list[RenderableType] = []
+    for part in parts:
+        if part == "resources":
+            made.append(_resources(region))
+        else:
+            made.append(Text(region.text if part == "program" else region.cuda))
+    return made
+
+
+def _resources(region: ShownRegion) -> Table:
+    columns = ("arch", "entry", "registers", "shared bytes", "spilled bytes", "stack bytes")
+    made = table(region.name, *columns, right=columns[2:])
+    for arch, entries in region.resources.items():
+        for entry, used in entries.items():
+            spills = used["spill_stores"] + used["spill_loads"]
+            cells = (f"{used['registers']}", f"{used['shared_bytes']}", f"{spills}", f"{used['stack_bytes']}")
+            made.add_row(arch, escape(entry), *cells, style="red" if spills else "")
+    return made
+
+
+_STATES = {"ok": "green", "missing": "yellow", "broken": "bold red"}
+
+
+def doctor_table(found: Doctor) -> Table:
+    """A row for each thing, and how to mend it."""
+    made = table("graphfuse doctor", "what", "state", "found", "for", wide=("found", "for"))
+    for row in found.findings:
+        style = "bold red" if row.needed and row.state != "ok" else _STATES[row.state]
+        made.add_row(row.name, Text(row.state, style=style), escape(row.detail), row.purpose)
+        if row.state != "ok" and row.mend:
+            made.add_row("", "", Text(f"mend: {row.mend}", style="cyan"), "")
+    return made
+
+
+# --- explain ----------------------------------------------------------------------------------------------------------
+
+
+def explain_tables(found: Explanation) -> list[RenderableType]:
+    """A row for each node; in full if there is one only."""
+    made = table("", "node", "op", "state", "where or why", wide=("node", "where or why"))
+    for story in found.nodes:
+        style = {"fused": "green", "left": "yellow"}.get(story.state, "dim")
+        made.add_row(escape(story.node), story.op_type, Text(story.state, style=style), _story(story))
+    reasons = [Text.assemble((name, "bold"), f": {reason}") for name, reason in found.regions.items()]
+    return [made, *reasons]
+
+
+def _story(story: NodeStory) -> str:
+    parts = [story.region] if story.region else []
+    return escape("; ".join([*parts, *(f"{w.rule}: {w.reason}" for w in story.why)]))
