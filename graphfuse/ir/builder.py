@@ -106,7 +106,7 @@ class Builder:
     def const(self, value: Number, dtype: DType) -> Val:
         """A scalar; converted to ``dtype`` (raises ProgramError when an integer does not fit)."""
         if dtype.is_float:
-            value = float(dtype.numpy.type(value))
+            value = dtype.nearest(value)
         elif dtype is BOOL:
             value = bool(value)
         else:
@@ -120,7 +120,7 @@ class Builder:
 
     def extent(self, size: Dim, dtype: DType = I64) -> Val:
         """A dimension as a scalar value; in a small float it keeps the precision of the compute type (counts of means)."""
-        if isinstance(size, int) and not (dtype.is_small_float and float(dtype.numpy.type(size)) != size):
+        if isinstance(size, int) and not (dtype.is_small_float and dtype.nearest(size) != size):
             return self.const(size, dtype)
         return self._add("extent", (), dtype, (), size=size)
 

@@ -28,6 +28,11 @@ class DType:
         """The type that arithmetic on these elements is done in: float32 for the small floats, else the type itself."""
         return F32 if self.name in ("f16", "bf16") else self
 
+    def nearest(self, value: float) -> float:
+        """``value`` rounded to a float type; infinite where it is out of range."""
+        with np.errstate(over="ignore"):
+            return float(self.numpy.type(value))
+
     @property
     def is_float(self) -> bool:
         return self.kind == "f"

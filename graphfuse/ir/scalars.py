@@ -67,8 +67,8 @@ def _trunc_mod(a: Array, b: Array) -> Array:
 
 
 def _int_pow(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "f":
-        return np.power(a, b)
+    if a.dtype.kind == "f":  # on an exponent of stride 0 NumPy would take square roots for 0.5, which are NaN at -inf
+        return np.power(a, np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape))))
     result = np.ones(np.broadcast_shapes(a.shape, b.shape), a.dtype)
     base, exponent = np.broadcast_to(a, result.shape).copy(), np.broadcast_to(b, result.shape).copy()
     negative = exponent < 0

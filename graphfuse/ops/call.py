@@ -90,8 +90,8 @@ class OpCall:
         return int(self._typed(name, default, int))
 
     def real(self, name: str, default: float) -> float:
-        """A float attribute; float32 as ONNX stores it."""
-        return float(self._typed(name, default, (int, float)))
+        """A float attribute, and its default too, in float32 as ONNX stores them."""
+        return float(np.float32(self._typed(name, default, (int, float))))
 
     def string(self, name: str, default: str) -> str:
         """A string attribute."""
@@ -149,7 +149,7 @@ class OpCall:
         scale = 0 if abs(exponent) < 8 else exponent
         rest = math.ldexp(rest, exponent - scale)
         for _ in range(3):
-            part = float(dtype.numpy.type(rest))
+            part = dtype.nearest(rest)
             rest -= part
             if made is None or part:
                 term = self.b.const(part, dtype)

@@ -92,7 +92,7 @@ def _trilu(call: OpCall) -> Val:
 def _range(call: OpCall) -> Val:
     """Of integers known, or known as run-time sizes, when the graph is rewritten."""
     values = [call.require_value(i, "a bound of a Range") for i in range(3)]
-    if any(v.size != 1 or v.dtype.kind == "f" for v in values):
+    if any(v.size != 1 or v.dtype.kind not in "iuO" for v in values):
         raise Refused("unknown-value", "only a Range of integers is a movement of elements")
     start, limit = (call.require_dims(i, "a bound of a Range")[0] for i in range(2))
     steps = call.fixed(2, "the step of a Range") or [0]

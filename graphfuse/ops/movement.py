@@ -135,7 +135,8 @@ def _space_to_depth(call: OpCall) -> Val:
     high, wide = expr.exact_quotient(height, size), expr.exact_quotient(width, size)
     if high is None or wide is None:
         raise Refused("not-provable", "the image does not provably divide by blocksize")
-    blocks = call.b.transpose(call.b.reshape(x, [batch, depth, high, size, wide, size]), [0, 3, 5, 1, 2, 4])
+    order = [0, 3, 5, 1, 2, 4] if call.string("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
+    blocks = call.b.transpose(call.b.reshape(x, [batch, depth, high, size, wide, size]), order)
     return call.b.reshape(blocks, [batch, depth * size * size, high, wide])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import ml_dtypes
@@ -10,7 +11,7 @@ import numpy as np
 
 from graphfuse.ir import dtypes
 from graphfuse.ir.builder import Val
-from graphfuse.ir.dtypes import BOOL, F32, F64, DType
+from graphfuse.ir.dtypes import BOOL, F32, F64, U8, U16, U32, U64, DType
 from graphfuse.ir.errors import Refused
 from graphfuse.ops.call import OpCall, normal_axis
 from graphfuse.ops.table import Lowering, op, register
@@ -74,20 +75,17 @@ def _reciprocal(call: OpCall) -> Val:
 
 @op("Mod", kind="pointwise")
 def _mod(call: OpCall) -> Val:
-    """The sign is the divisor's, or with ``fmod`` the dividend's; floats have only the second kind."""
-    fn = "fmod" if call.integer("fmod", 0) else "mod"
-    if fn == "mod" and call.arg(0).dtype.is_float:
-        raise Refused("bad-attribute", "Mod of floats needs fmod=1")
-    return call.b.map(fn, *operands(call))
+    """The sign is the divisor's, or with ``fmod`` the dividend's."""
+    return call.b.map("fmod" if call.integer("fmod", 0) else "mod", *operands(call))
 
 
 @op("Pow", kind="pointwise")
 def _pow(call: OpCall) -> Val:
-    """The result has the base's type; small whole exponents become products, which are exact where pow is not."""
+    """The result has the base's type. Known exponents that are cheaper without pow are built without it."""
     base, exponent = operands(call)
     known = call.value(1)
     if known is not None and known.size == 1 and known.dtype != object and all(d == 1 for d in exponent.shape):
-        made = _small_power(call, base, float(known.reshape(-1)[0]))
+        made = _simple_power(call, base, float(known.reshape(-1)[0]))
         if made is not None:
             return call.b.broadcast(made, (1,) * (exponent.rank - base.rank) + base.shape)
     if base.dtype.is_integer and exponent.dtype.is_float:
@@ -96,12 +94,21 @@ def _pow(call: OpCall) -> Val:
     return call.b.map("pow", base, call.b.cast(exponent, base.dtype))
 
 
-def _small_power(call: OpCall, base: Val, exponent: float) -> Val | None:
+def _simple_power(call: OpCall, base: Val, exponent: float) -> Val | None:
+    """Products, quotients and square roots: as exact as pow, its values at -inf and -0 included."""
     if exponent == 1:
         return base
     if exponent in (2, 3):
         return base * base if exponent == 2 else base * base * base
-    return 1 / base if exponent == -1 and base.dtype.is_float else None
+    if not base.dtype.is_float or exponent not in (-1, 0.5, -0.5):
+        return None
+    if exponent == -1:
+        return 1 / base
+    root = call.b.map("where", call.b.map("isneginf", base), math.inf, call.b.map("sqrt", base) + 0.0)
+    return root if exponent > 0 else 1 / root
+
+
+UNSIGNED = {1: U8, 2: U16, 4: U32, 8: U64}  # by size
 
 
 @op("BitShift", kind="pointwise")
@@ -109,7 +116,28 @@ def _bit_shift(call: OpCall) -> Val:
     direction = call.string("direction", "")
     if direction not in ("LEFT", "RIGHT"):
         raise Refused("bad-attribute", f"BitShift has the direction {direction[:20]!r}")
-    return call.b.map("shl" if direction == "LEFT" else "shr", *operands(call))
+    left, right = operands(call)
+    if left.dtype.kind == "u":
+        return call.b.map("shl" if direction == "LEFT" else "shr", left, right)
+    return _signed_shift(left, right, leftwards=direction == "LEFT")
+
+
+def _signed_shift(x: Val, amount: Val, *, leftwards: bool) -> Val:
+    """By way of unsigned bits, where amounts past the width, or negative ones, shift everything out.
+
+    To the right the sign fills in: a negative number is shifted inverted.
+    """
+    b = x.builder
+    bits = UNSIGNED[x.dtype.size]
+    if leftwards:
+        return b.cast(b.map("shl", b.cast(x, bits), b.cast(amount, bits)), x.dtype)
+    negative = b.map("lt", x, 0)
+    shifted = b.cast(b.map("shr", b.cast(_inverted_where(negative, x), bits), b.cast(amount, bits)), x.dtype)
+    return _inverted_where(negative, shifted)
+
+
+def _inverted_where(condition: Val, x: Val) -> Val:
+    return x.builder.map("where", condition, x.builder.map("bitnot", x), x)
 
 
 @op("IsInf", kind="pointwise")
@@ -139,8 +167,8 @@ def _bound(call: OpCall, dtype: DType, name: str, index: int) -> Val | None:
         return call.b.reshape(call.arg(index), ())
     if not dtype.is_float:
         return None
-    limit = largest(dtype)
-    return call.b.const(call.real(name, limit if name == "max" else -limit), dtype)
+    limit = largest(dtype) if name == "max" else -largest(dtype)
+    return call.b.const(call.real(name, 0.0) if name in call.attrs else limit, dtype)
 
 
 def largest(dtype: DType) -> float:
@@ -183,5 +211,6 @@ def _dropout(call: OpCall) -> list[Val]:
         raise Refused("training-mode", "Dropout without is_test is random before opset 7")
     if training is not None and training.any() and (ratio is None or ratio.any()):
         raise Refused("training-mode", "Dropout in training mode is random")
-    mask = call.full(1, BOOL if call.opset >= 10 else x.dtype, x.shape)
-    return [x, mask][: call.n_outputs]
+    if call.n_outputs > 1 and call.opset < 12:
+        raise Refused("bad-attribute", "the mask of a Dropout in inference has no meaning before opset 12")
+    return [x, call.full(True, BOOL, x.shape)][: max(1, call.n_outputs)]

@@ -12,11 +12,14 @@ from graphfuse.ops.table import op
 
 @op("QuantizeLinear", kind="quant")
 def _quantize_linear(call: OpCall) -> Val:
-    """``saturate(round_half_even(x / scale) + zero_point)``, divided in the precision of the scale (or attribute ``precision``)."""
+    """``saturate(round_half_even(x / scale) + zero_point)``.
+
+    The division is in float32; from opset 23, which says so, in attribute ``precision`` or the type of the scale.
+    """
     b, x, scale = call.b, call.arg(0), call.arg(1)
     dtype = _quantized_type(call)
-    precision = call.dtype("precision") if call.integer("precision", 0) else scale.dtype
-    precision = precision if precision.is_float else F32
+    stated = call.dtype("precision") if call.integer("precision", 0) else scale.dtype
+    precision = stated if call.opset >= 23 and stated.is_float else F32
     ratio = b.cast(x, precision) / _fitted(call, b.cast(scale, precision), x)
     whole = b.cast(b.map("rint", ratio), F32)
     if call.has(2):
