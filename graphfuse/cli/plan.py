@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from graphfuse.cli.common import (
-    ExactOption, JsonOption, ModelArgument, PolicyOption, SizesOption, SkipOption, check_outputs, parse_sizes, progress, show, write_json, write_text,
+    ExactOption,
+    JsonOption,
+    ModelArgument,
+    PolicyOption,
+    SizesOption,
+    SkipOption,
+    check_outputs,
+    parse_sizes,
+    progress,
+    show,
+    write_json,
+    write_text,
 )  # fmt: skip
 
 

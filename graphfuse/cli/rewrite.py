@@ -8,8 +8,19 @@ from typing import Annotated
 import typer
 
 from graphfuse.cli.common import (
-    ExactOption, FusedArgument, JsonOption, ModelArgument, ModelOutput, PolicyOption, SizesOption, SkipOption, check_outputs, parse_sizes, progress,
-    show, write_json,
+    ExactOption,
+    FusedArgument,
+    JsonOption,
+    ModelArgument,
+    ModelOutput,
+    PolicyOption,
+    SizesOption,
+    SkipOption,
+    check_outputs,
+    parse_sizes,
+    progress,
+    show,
+    write_json,
 )  # fmt: skip
 
 
