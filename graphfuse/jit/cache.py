@@ -8,6 +8,7 @@ rename, so that processes may write the same entry at once. Files used longest a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -115,7 +116,8 @@ class Cache:
 
     def _write(self, name: str, payload: bytes) -> Path | None:
         path = self._path(name)
-        assert self.folder is not None and path is not None
+        assert self.folder is not None
+        assert path is not None
         try:
             handle, temporary = tempfile.mkstemp(prefix="new-", suffix=".tmp", dir=self.folder)
         except OSError:
@@ -123,7 +125,7 @@ class Cache:
         try:
             with os.fdopen(handle, "wb") as out:
                 out.write(payload + _MAGIC + hashlib.sha256(payload).digest())
-            os.replace(temporary, path)
+            Path(temporary).replace(path)
         except OSError:  # a full disk
             _unlink(Path(temporary))
             return None
@@ -183,10 +185,8 @@ def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
 
 
 def _touch(path: Path) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.utime(path)
-    except OSError:
-        pass
 
 
 def _unlink(path: Path | None) -> None:

@@ -141,7 +141,7 @@ def _compile_error(status: Any, text: str, arch: str, log: str) -> CompileError:
 
 
 def _read(program: Any, what: str) -> bytes:
-    size = _call(f"nvrtcGet{what}Size", program)
+    size: int = _call(f"nvrtcGet{what}Size", program)
     buffer = b"\0" * size  # the binding writes into it
     _call(f"nvrtcGet{what}", program, buffer)
     return buffer

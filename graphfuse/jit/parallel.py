@@ -83,7 +83,8 @@ def _in_child(share: dict[str, Job], finish: Callable[[str, Cubin], None]) -> No
     command = [sys.executable, "-m", "graphfuse.jit.worker"]
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as child:
-            assert child.stdin and child.stdout
+            assert child.stdin
+            assert child.stdout
             worker.write_jobs(child.stdin, share.values())
             for key, data in zip(share, worker.read_frames(child.stdout), strict=False):
                 finish(key, Cubin.from_bytes(data))

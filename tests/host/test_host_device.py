@@ -19,7 +19,7 @@ F32 = NDArray[np.float32]
 N = expr.sym("n")
 
 
-@pytest.fixture()
+@pytest.fixture
 def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
 
@@ -309,11 +309,12 @@ def test_compile_error_shows_the_line(cache: Cache) -> None:
     kernel = source('extern "C" __global__ void k(const float* x, float* y) {\n  y[0] = nonsense(x[0]);\n}')
     with pytest.raises(CompileError) as caught:
         HostDevice(cache=cache).load([source(COPY, symbols=("n",)), kernel])
-    assert "line 2" in str(caught.value) and "nonsense" in str(caught.value)
+    assert "line 2" in str(caught.value)
+    assert "nonsense" in str(caught.value)
     assert ">    2 |   y[0] = nonsense(x[0]);" in str(caught.value)
 
 
-@pytest.mark.parametrize("pointers, env, message", [([0], {"n": 1}, "1 pointers given"), ([0, 0], {}, "no value for dimension n")])
+@pytest.mark.parametrize(("pointers", "env", "message"), [([0], {"n": 1}, "1 pointers given"), ([0, 0], {}, "no value for dimension n")])
 def test_wrong_arguments(cache: Cache, pointers: list[int], env: dict[str, int], message: str) -> None:
     executable = load(source(COPY, 1, 256, symbols=("n",)), cache)
     with pytest.raises(GraphfuseError, match=message):

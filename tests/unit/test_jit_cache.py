@@ -37,7 +37,8 @@ def test_stored_in_one_object_found_in_another(tmp_path: Path) -> None:
     fresh = Cache(tmp_path)
     assert fresh.get(NAME) == b"payload" * 100
     file = fresh.file(NAME)
-    assert file is not None and file.read_bytes().startswith(b"payload")
+    assert file is not None
+    assert file.read_bytes().startswith(b"payload")
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:10], lambda b: b"", lambda b: b"P" + b[1:], lambda b: b + b"x"])
@@ -58,7 +59,8 @@ def test_drop(tmp_path: Path) -> None:
     cache.put(NAME, b"payload")
     cache.drop(NAME)
     cache.drop(NAME)
-    assert cache.get(NAME) is None and not files(tmp_path)
+    assert cache.get(NAME) is None
+    assert not files(tmp_path)
 
 
 def test_limit_removes_what_was_used_longest_ago(tmp_path: Path) -> None:
@@ -69,7 +71,8 @@ def test_limit_removes_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert Cache(tmp_path).get("entry0") is not None  # used now: no longer the oldest
     Cache(tmp_path, limit_bytes=6000).put("last", bytes(1000))
     left = {p.stem for p in files(tmp_path)}
-    assert {"entry0", "last", "entry9"} <= left and "entry1" not in left
+    assert {"entry0", "last", "entry9"} <= left
+    assert "entry1" not in left
     assert sum(p.stat().st_size for p in files(tmp_path)) <= 6000
 
 
@@ -81,7 +84,8 @@ def test_stale_temporary_files_are_removed(tmp_path: Path) -> None:
         path.write_bytes(b"half")
         os.utime(path, (time.time() - age,) * 2)
     cache.put(NAME, b"payload")
-    assert not old.exists() and new.exists()
+    assert not old.exists()
+    assert new.exists()
 
 
 def test_memory_limit() -> None:
@@ -106,7 +110,8 @@ def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     cache = Cache(tmp_path)
     cache.put(NAME, b"payload")
-    assert cache.folder is None and cache.get(NAME) == b"payload"
+    assert cache.folder is None
+    assert cache.get(NAME) == b"payload"
 
 
 def test_folder_that_others_can_write_is_not_trusted(tmp_path: Path) -> None:
@@ -122,7 +127,7 @@ def test_full_disk_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(Path, "replace", full)
     cache = Cache(tmp_path)
     assert cache.put(NAME, b"payload") is None
     assert cache.get(NAME) == b"payload"
@@ -156,9 +161,11 @@ def test_processes_writing_at_once(tmp_path: Path) -> None:
 def test_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHFUSE_CACHE_DIR", str(tmp_path / "here"))
     default_cache().put(NAME, b"payload")
-    assert files(tmp_path / "here") and default_cache() is default_cache()
+    assert files(tmp_path / "here")
+    assert default_cache() is default_cache()
     monkeypatch.setenv("GRAPHFUSE_CACHE_DIR", "")
-    assert default_folder() is None and default_cache().folder is None
+    assert default_folder() is None
+    assert default_cache().folder is None
 
 
 def test_folder_without_platformdirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,19 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installe
 
 from graphfuse.codegen.source import KernelSource, Variant
 from graphfuse.ir import GraphfuseError
-from graphfuse.jit import Cache, CompileError, Cubin, Unavailable, best_arch, check_arch, compile_cubin, compile_many, compile_ptx, nvrtc, parallel
+from graphfuse.jit import (
+    Cache,
+    CompileError,
+    Cubin,
+    Unavailable,
+    best_arch,
+    check_arch,
+    compile_cubin,
+    compile_many,
+    compile_ptx,
+    nvrtc,
+    parallel,
+)
 from graphfuse.jit.parallel import cached_cubin
 from graphfuse.jit.ptxas import Resources, resources
 
@@ -44,18 +56,23 @@ extern "C" __global__ void __launch_bounds__(1024, 2) k(const float* x, float* y
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_120"])
 def test_cubin_and_resources(arch: str) -> None:
     cubin = compile_cubin(SIMPLE, arch)
-    assert cubin.image.startswith(b"\x7fELF") and cubin.arch == arch
+    assert cubin.image.startswith(b"\x7fELF")
+    assert cubin.arch == arch
     assert set(cubin.resources) == {"add", "staged"}
-    assert 8 <= cubin.resources["add"].registers <= 40 and cubin.resources["add"].shared_bytes < 1200
+    assert 8 <= cubin.resources["add"].registers <= 40
+    assert cubin.resources["add"].shared_bytes < 1200
     staged = cubin.resources["staged"]
     assert 1200 <= staged.shared_bytes <= 1200 + 1024  # newer architectures keep 1 KiB for themselves
-    assert staged.barriers == 1 and staged.spill_stores == staged.spill_loads == staged.stack_bytes == 0
+    assert staged.barriers == 1
+    assert staged.spill_stores == staged.spill_loads == staged.stack_bytes == 0
 
 
 def test_spills_are_reported() -> None:
     used = compile_cubin(SPILLING, "sm_80").resources["k"]
     assert used.registers <= 32
-    assert used.spill_stores > 0 and used.spill_loads > 0 and used.stack_bytes > 0
+    assert used.spill_stores > 0
+    assert used.spill_loads > 0
+    assert used.stack_bytes > 0
 
 
 def test_report_of_a_log() -> None:
@@ -76,13 +93,17 @@ def test_no_fused_multiply_add_and_no_flushing() -> None:
     ptx = compile_ptx(text, "compute_80").image.decode()
     assert "mul.f32" in ptx or "mul.rn.f32" in ptx
     assert "fma" not in ptx.split("div.rn")[0]
-    assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and ".ftz" not in ptx and "approx" not in ptx
+    assert "div.rn.f32" in ptx
+    assert "sqrt.rn.f32" in ptx
+    assert ".ftz" not in ptx
+    assert "approx" not in ptx
     assert "fma" in compile_ptx(text, "compute_80", options=["--fmad=true"]).image.decode()
 
 
 def test_ptx_has_no_resources() -> None:
     ptx = compile_ptx(SIMPLE, "compute_89")
-    assert b".target sm_89" in ptx.image and ptx.resources == {}
+    assert b".target sm_89" in ptx.image
+    assert ptx.resources == {}
 
 
 def test_compile_error_shows_the_line() -> None:
@@ -90,7 +111,8 @@ def test_compile_error_shows_the_line() -> None:
         compile_cubin('extern "C" __global__ void k(float* y) {\n  y[0] = 1;\n  y[1] = nonsense(2);\n}\n', "sm_80")
     message = str(caught.value)
     assert message.splitlines()[0] == 'kernel for sm_80, line 3: identifier "nonsense" is undefined'
-    assert ">    3 |   y[1] = nonsense(2);" in message and "     2 |   y[0] = 1;" in message
+    assert ">    3 |   y[1] = nonsense(2);" in message
+    assert "     2 |   y[0] = 1;" in message
     assert "1 error detected" in caught.value.log
 
 
@@ -107,7 +129,8 @@ def test_bad_architectures(arch: str) -> None:
 
 
 def test_check_arch() -> None:
-    assert check_arch("sm_90a") == "sm_90a" and check_arch("compute_80") == "compute_80"
+    assert check_arch("sm_90a") == "sm_90a"
+    assert check_arch("compute_80") == "compute_80"
     with pytest.raises(GraphfuseError, match=r"sm_70: NVRTC [\d.]+ does not compile for it; use one of sm_ 75 80"):
         check_arch("sm_70")
 
@@ -139,13 +162,14 @@ except Unavailable as error:
     print(error)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "pip install 'graphfuse[cuda]'" in out and out.count("\n") == 1
+    assert "pip install 'graphfuse[cuda]'" in out
+    assert out.count("\n") == 1
 
 
 def test_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         @staticmethod
-        def nvrtcVersion() -> None:  # noqa: N802
+        def nvrtcVersion() -> None:
             raise RuntimeError("Failure finding libnvrtc.so\nmore")
 
     nvrtc._api.cache_clear()
