@@ -180,26 +180,26 @@ def slice_range(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
     """
     if step == 0:
         raise Refused("bad-shape", "a Slice has a step of 0")
-    start, end = _from_front(start, dim), _from_front(end, dim)
     if step > 0:
-        start, end = _clamp(start, 0, dim), _clamp(end, 0, dim)
+        start, end = _place(start, 0, dim), _place(end, 0, dim)
         return start, expr.emax(0, expr.ceildiv(end - start, step))
-    start, end = _clamp(start, -1, dim - 1), _clamp(end, -1, dim - 1)
+    start, end = _place(start, -1, dim - 1), _place(end, -1, dim - 1)
     return start, expr.emax(0, expr.ceildiv(start - end, -step))
 
 
-def _from_front(bound: Dim, dim: Dim) -> Dim:
+def _place(bound: Dim, low: Dim, high: Dim) -> Dim:
+    """A bound as an index in ``[low, high]``, a range that is as long as the axis; negative ones count from the end.
+
+    Those are written with a minimum, so that the last 5 of ``n`` are ``min(5, n)`` just as the first 5 are.
+    """
     if isinstance(bound, int) and abs(bound) >= TO_THE_END:
-        return dim if bound > 0 else -1
+        return high if bound > 0 else low
     if expr.is_nonneg(bound):
-        return bound
+        return expr.emin(bound, high)
     if expr.is_less(bound, 0):
-        return bound + dim
+        end = high - low  # == dim
+        return end - expr.emin(-bound, end - low)
     raise Refused("unknown-value", f"a Slice bound of {bound} may be negative or not")
-
-
-def _clamp(value: Dim, low: Dim, high: Dim) -> Dim:
-    return expr.emax(low, expr.emin(value, high))
 
 
 @op("Split", kind="movement", known=(1,))

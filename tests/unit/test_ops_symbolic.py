@@ -147,6 +147,17 @@ def random_array(shape: Sequence[int]) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
+def test_first_and_last_five_are_equally_many() -> None:
+    """However long the axis; so their sum has a shape."""
+    sizes = {one_node.lower(*prepared_slice(s, e))[0].outputs[0][1] for s, e in ((0, 5), (-5, END), (-5, N))}
+    assert sizes == {(2, expr.emin(5, N))}
+
+
+def prepared_slice(start: Dim, end: Dim) -> tuple[Any, ...]:
+    node, shapes, arrays = prepared(sliced(start, end))
+    return node, 18, arrays, shapes
+
+
 REFUSED = [
     (row("Add", (N,), (M,)), "not-provable"),
     (row("Add", (N,), (4,)), "not-provable"),
