@@ -18,9 +18,11 @@ import onnx
 import onnx_ir
 
 from graphfuse.graph.fold import remove_unused
-from graphfuse.ir import GraphfuseError, Program, loads
+from graphfuse.ir import GraphfuseError, Program, dumps, loads
+from graphfuse.ir.dtypes import U8
+from graphfuse.match.edges import cast_node, edge_values, through_half
 from graphfuse.match.flow import read_values
-from graphfuse.match.names import DIGEST_KEY, DOMAIN, PLUGIN_OP, PLUGIN_VERSION, PORTABLE_KEY, SPEC_KEY
+from graphfuse.match.names import DIGEST_KEY, DOMAIN, PLUGIN_OP, PLUGIN_VERSION, PORTABLE_KEY, SPEC_KEY, unused_name
 from graphfuse.match.planfile import Refusal
 from graphfuse.match.restore import inline, is_fused
 
@@ -59,16 +61,17 @@ def export_plugin(model: onnx_ir.Model, types: frozenset[str] = PLUGIN_TYPES) ->
         return Exported(own)
 
     def unfit(node: onnx_ir.Node, function: onnx_ir.Function) -> bool:
-        reason = _why_no_plugin(_program(function), types)
+        reason = _why_no_plugin(node, _program(function), own.graph, types)
         if reason:
             inlined.append(Refusal("plugin-types", [node.name or ""], reason))
         return bool(reason)
 
     inline(own, unfit)
+    names = {v.name or "" for n in own.graph.all_nodes() for v in n.outputs} | {v.name or "" for v in own.graph.inputs} | set(own.graph.initializers)
     for node in list(own.graph):
         function = own.functions.get(node.op_identifier())
         if function is not None and node.domain == DOMAIN and SPEC_KEY in function.metadata_props:
-            _to_plugin(own.graph, node, function)
+            _to_plugin(own.graph, node, function, names, types)
     for identifier in [i for i, f in own.functions.items() if f.domain == DOMAIN and SPEC_KEY in f.metadata_props]:
         del own.functions[identifier]
     _keep_heavy(own)
@@ -85,27 +88,53 @@ def _program(function: onnx_ir.Function) -> Program:
         raise GraphfuseError(f"function {function.name!r}: {error}; rewrite the original model again") from error
 
 
-def _why_no_plugin(program: Program, types: frozenset[str]) -> str | None:
+def _why_no_plugin(node: onnx_ir.Node, program: Program, graph: onnx_ir.Graph, types: frozenset[str]) -> str | None:
+    at_edge = edge_values(node, program, graph) is not None
     for dtype, shape in (*program.params, *program.outputs):
-        if dtype.name not in types:
+        if dtype.name not in types and not (dtype is U8 and at_edge):
             return f"TensorRT plugins take no tensors of type {dtype}"
         if len(shape) > PLUGIN_RANK:
             return f"TensorRT takes tensors of rank {PLUGIN_RANK} at most, not {len(shape)}"
     return None
 
 
-def _to_plugin(graph: onnx_ir.Graph, node: onnx_ir.Node, function: onnx_ir.Function) -> None:
-    count = len(_program(function).params)
-    if count > len(node.inputs) or len(_program(function).results) != len(node.outputs):
+def _to_plugin(graph: onnx_ir.Graph, node: onnx_ir.Node, function: onnx_ir.Function, names: set[str], types: frozenset[str]) -> None:
+    program = _program(function)
+    count = len(program.params)
+    if count > len(node.inputs) or len(program.results) != len(node.outputs):
         raise GraphfuseError(f"call {node.name!r} does not fit the program of {function.name!r}; rewrite the original model again")
     inputs = list(node.inputs[:count])
     outputs = [onnx_ir.Value(name=v.name, type=v.type, shape=v.shape) for v in node.outputs]
-    texts = {"spec": function.metadata_props[SPEC_KEY], "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}
+    results, spec = list(outputs), function.metadata_props[SPEC_KEY]
+    edges = None if U8.name in types else edge_values(node, program, graph)
+    before: list[onnx_ir.Node] = []
+    after: list[onnx_ir.Node] = []
+    if edges is not None and edges != ([], []):
+        spec = dumps(through_half(program))
+        for k in edges[0]:
+            before.append(_edge_cast(inputs[k], None, names))
+            inputs[k] = before[-1].outputs[0]
+        for k in edges[1]:
+            after.append(_edge_cast(None, outputs[k], names))
+            results[k] = after[-1].inputs[0]  # type: ignore[call-overload]
+    texts = {"spec": spec, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}
     attributes = [onnx_ir.AttrString(key, text) for key, text in texts.items()]
-    made = onnx_ir.Node(DOMAIN, PLUGIN_OP, inputs, attributes, outputs=outputs, name=node.name)
+    made = onnx_ir.Node(DOMAIN, PLUGIN_OP, inputs, attributes, outputs=results, name=node.name)
     onnx_ir.convenience.replace_all_uses_with(node.outputs, outputs, replace_graph_outputs=True)
-    graph.insert_after(node, made)
+    graph.insert_after(node, [*before, made, *after])
     graph.remove(node, safe=True)
+
+
+def _edge_cast(source: onnx_ir.Value | None, target: onnx_ir.Value | None, names: set[str]) -> onnx_ir.Node:
+    """A Cast of a uint8 network input to float16, or of float16 to a uint8 network output."""
+    outer = source or target
+    assert outer is not None
+    name = unused_name(f"{outer.name}_half", names)
+    names.add(name)
+    inner = onnx_ir.Value(name=name, type=onnx_ir.TensorType(onnx_ir.DataType.FLOAT16), shape=outer.shape)
+    if source is not None:
+        return cast_node(source, inner, onnx_ir.DataType.FLOAT16, name)
+    return cast_node(inner, outer, onnx_ir.DataType.UINT8, name)
 
 
 def _keep_heavy(model: onnx_ir.Model) -> None:
