@@ -21,7 +21,7 @@ import onnx
 
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
 from graphfuse.engine.shapes import Range, fixes_sizes, make_profile
-from graphfuse.ir.errors import GraphfuseError
+from graphfuse.ir.errors import GraphfuseError, ProgramError
 
 Model = bytes | onnx.ModelProto | str | os.PathLike[str]
 
@@ -79,6 +79,7 @@ def build_engine(
     from graphfuse_plugin.driver import gpu_arch
 
     nodes = fused_nodes(model)
+    _check_specs(nodes)
     chosen = load_flavour(flavour)
     chosen.check_targets(targets or (), gpu_arch())
     if not chosen.builds_without_gpu and gpu_arch() is None:
@@ -116,6 +117,17 @@ def fused_nodes(model: Model) -> list[FusedNode]:
     except DecodeError as error:
         raise GraphfuseError(f"{'the model' if isinstance(model, bytes) else os.fspath(model)} is not an ONNX model") from error
     return list(_walk(proto.graph))
+
+
+def _check_specs(nodes: Sequence[FusedNode]) -> None:
+    """Raises ProgramError naming the node whose spec is damaged or cannot be a plugin."""
+    from graphfuse_plugin.plugin import Region
+
+    for spec, name in {node.spec: node.name for node in reversed(nodes)}.items():
+        try:
+            Region.parse(spec)
+        except ProgramError as error:
+            raise ProgramError(f"fused node {name!r}: {error}") from error
 
 
 def _walk(graph: onnx.GraphProto) -> Iterator[FusedNode]:
