@@ -17,7 +17,7 @@ from graphfuse.ops.call import OpCall
 
 Lowering = Callable[[OpCall], "Sequence[Val] | Val"]
 KINDS = ("pointwise", "movement", "reduction", "norm", "quant")
-FAMILIES = ("pointwise", "activations", "movement", "indexing", "reductions", "norms", "quant")
+FAMILIES = ("pointwise", "activations", "movement", "enlarge", "indexing", "reductions", "norms", "quant")
 
 
 @dataclass(frozen=True)
