@@ -32,13 +32,12 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir
 
 def _from_ir(model: ir.Model) -> ir.Model:
     name = model.graph.name or "model"
-    loaded = model.clone()
+    try:
+        loaded = model.clone()
+    except Exception as error:  # onnx_ir clones in order, and wraps whatever it meets
+        raise GraphfuseError(f"{name}: cannot be copied; put its nodes in order with model.graph.sort()") from error
     checks.check_external(external_tensors(loaded), name)
     _check_operators(loaded, name)
-    try:
-        loaded.graph.sort()
-    except ValueError as error:
-        raise GraphfuseError(f"{name}: invalid model: {checks.one_line(error)}") from error
     return loaded
 
 
