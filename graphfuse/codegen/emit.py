@@ -20,6 +20,7 @@ from graphfuse.schedule.kernel import exprs_of, reachable
 from graphfuse.schedule.scalar import Condition, Node, Puller
 
 INDENT = "  "
+DIV_BY = {"*": "gf_div_by({0}, {1}, {2})"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Access:
     """How one load or store touches memory: ``lanes`` elements at once, or one by one."""
 
     pointer: str
-    bytes: int
+    bytes: float  # a vector of elements; less where only some elements take the branch it is in
     vector: bool
 
 
@@ -56,6 +57,7 @@ class Emitter:
         self.index_type = "gf_i64" if wide else "gf_i32"
         self.accesses: list[Access] = []
         self.scope = Scope(None, lane=lanes == 1)
+        self.share = 1.0  # of the elements, those that take the branch being written
         self._symbols = {name: f"s{k}" for k, name in enumerate(symbols)}
         self._count = 0
 
@@ -129,7 +131,7 @@ class Emitter:
 
     def _operation(self, node: Node, args: list[str]) -> str:
         if node.kind == "op":
-            table = TABLE[str(node.payload)].device
+            table = DIV_BY if node.payload == "div_by" else TABLE[str(node.payload)].device
             kind = node.args[-1].dtype.kind
             return table.get(kind, table.get("*", "")).format(*args)
         if node.kind == "cast":
@@ -143,12 +145,12 @@ class Emitter:
         self.prepare([address])
         pointer, size = f"p{number}", node.dtype.size
         if not self.is_array(node):
-            self._note(node, Access(pointer, size, False))
+            self._note(node, pointer)
             return self.define(node, f"gf_up({pointer}[{self.index(address)}])")
         if not vector_address(address, self.lanes):
-            self.accesses.append(Access(pointer, size * self.lanes, False))
+            self.access(pointer, size, vector=False)
             return self.define(node, f"gf_up({pointer}[{self.index(address)}])")
-        self.accesses.append(Access(pointer, size * self.lanes, True))
+        self.access(pointer, size, vector=True)
         raw, ctype = self.fresh("m"), node.dtype.c
         base = expr.substitute(address, {Var("j", self.lanes): 0})
         self.line(f"const auto {raw} = gf_load_vec<{ctype}, {self.lanes}>({pointer} + {self.index(base)});")
@@ -156,9 +158,13 @@ class Emitter:
             return self.define(node, f"gf_up({raw}.v[j])")
         return f"{raw}.v[j]"
 
-    def _note(self, node: Node, access: Access) -> None:
+    def _note(self, node: Node, pointer: str) -> None:
         if any(v.name == "j" for v in node.vars):  # inside a lane loop: one element at a time
-            self.accesses.append(Access(access.pointer, access.bytes * self.lanes, False))
+            self.access(pointer, node.dtype.size, vector=False)
+
+    def access(self, pointer: str, size: int, *, vector: bool) -> None:
+        """Records that every lane touches ``size`` bytes through ``pointer``."""
+        self.accesses.append(Access(pointer, size * self.lanes * self.share, vector))
 
     # --- cases
 
@@ -180,10 +186,12 @@ class Emitter:
 
     def _branches(self, node: Node, conditions: Sequence[Condition], target: str, *, loop: bool) -> None:
         prefix = f"GF_LANES({self.lanes}) " if loop else ""
+        before, self.share = self.share, self.share / len(node.args)
         for k, branch in enumerate(node.args):
             head = f"if ({self._test(conditions[k])}) {{" if k < len(conditions) else "{"
             with self.block(head if k == 0 else f"else {head}"):
                 self.line(f"{prefix}{target} = {self.ref(branch)};")
+        self.share = before
 
     def _test(self, condition: Condition) -> str:
         return " && ".join(f"{self.index(left)} < {self.index(right)}" for left, right in condition)

@@ -22,6 +22,7 @@ from graphfuse.schedule.scalar import Puller
 
 THREADS = 256
 WARP = 32
+VECTOR = 16  # bytes of the widest access
 ENTRY = "graphfuse_kernel"
 LIMIT_32 = 1 << 31
 
@@ -86,7 +87,7 @@ class Shaped:
         _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), "0")
         vector = [a for a in emitter.accesses if a.vector]
         total = sum(a.bytes for a in emitter.accesses)
-        return sum(a.bytes for a in vector) * 2 > total and min((a.bytes for a in vector), default=0) <= 16
+        return sum(a.bytes for a in vector) * 2 > total and min((a.bytes for a in vector), default=0) <= VECTOR
 
 
 def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
@@ -171,7 +172,7 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         first = first + count
         for access in emitter.accesses:
             if access.vector:
-                vector_pointers[access.pointer] = max(vector_pointers.get(access.pointer, 1), min(16, access.bytes))
+                vector_pointers[access.pointer] = max(vector_pointers.get(access.pointer, 1), vector_alignment(program, access.pointer, lanes))
     lines = [*outer.scope.lines, *lines]
     text = "\n".join([_signature(program, choice, block), *(INDENT + text for text in lines), "}"])
     limits = tuple(d for d in _sizes(program) if isinstance(d, Expr)) if not choice.wide else ()
@@ -216,6 +217,13 @@ def _signature(program: Program, choice: Choice, block: int) -> str:
     sizes = [f"const long long size{k}" for k in range(len(program.symbols))]
     head = f'extern "C" __global__ void __launch_bounds__({block}) {choice.name}({", ".join([*inputs, *outputs, *sizes])}) {{'
     return "\n".join([head, *(f"{INDENT}const {kind} s{k} = ({kind})size{k};" for k in range(len(program.symbols)))])
+
+
+def vector_alignment(program: Program, pointer: str, lanes: int) -> int:
+    """Bytes that vectors of ``lanes`` elements behind ``pointer`` are aligned to."""
+    number = int(pointer[1:])
+    dtype = program.params[number][0] if pointer[0] == "p" else program.outputs[number][0]
+    return min(VECTOR, dtype.size * lanes)
 
 
 def _alignments(program: Program, vectors: dict[str, int]) -> tuple[int, ...]:

@@ -80,12 +80,13 @@ template <> struct gf_storage<gf_bf16> { static GF_INLINE gf_bf16 down(float x) 
 template <class S, class T> GF_INLINE S gf_down(T x) { return gf_storage<S>::down(x); }
 template <class S> GF_INLINE float gf_round(float x) { return gf_up(gf_down<S>(x)); }
 
-// gf_cast<To>: ONNX Cast between compute types. Floats to narrow integers truncate through a wide one.
+// gf_cast<To>: ONNX Cast between compute types. Floats to narrow integers truncate to 32 bits first, as processors do.
 template <class To> struct gf_caster {
   template <class From> static GF_INLINE To cast(From x) { return (To)x; }
-  static GF_INLINE To cast(float x) { return (To)(gf_i64)x; }
-  static GF_INLINE To cast(double x) { return (To)(gf_i64)x; }
+  static GF_INLINE To cast(float x) { return sizeof(To) < 4 ? (To)(gf_i32)x : (To)(gf_i64)x; }
+  static GF_INLINE To cast(double x) { return sizeof(To) < 4 ? (To)(gf_i32)x : (To)(gf_i64)x; }
 };
+template <> struct gf_caster<gf_i32> { template <class From> static GF_INLINE gf_i32 cast(From x) { return (gf_i32)x; } };
 template <> struct gf_caster<gf_u64> {
   template <class From> static GF_INLINE gf_u64 cast(From x) { return (gf_u64)x; }
 };
@@ -200,6 +201,18 @@ GF_INLINE gf_i32 gf_rem(gf_i32 a, gf_i32 b) { return (gf_i32)((gf_u32)a % (gf_u3
 GF_INLINE gf_i64 gf_rem(gf_i64 a, gf_i64 b) { return (gf_i64)((gf_u64)a % (gf_u64)b); }
 template <class I> GF_INLINE I gf_larger(I a, I b) { return a < b ? b : a; }
 template <class I> GF_INLINE I gf_smaller(I a, I b) { return b < a ? b : a; }
+
+// x / b for a b that many elements share: y is 1 / b, rounded. Two corrections by FMA give the correctly rounded quotient
+// (Markstein) while nothing overflows or is denormal; zeros keep their sign; all else divides.
+GF_INLINE float gf_div_by(float x, float b, float y) {
+  const float first = x * y;
+  const float second = fmaf(fmaf(-b, first, x), y, first);
+  const float third = fmaf(fmaf(-b, second, x), y, second);
+  const float size = fabsf(x), by = fabsf(b);
+  const bool normal = size > 0x1p-60f && size < 0x1p60f;
+  const float near = normal ? third : first;
+  return (normal || x == 0.0f) && by > 0x1p-30f && by < 0x1p30f ? near : x / b;
+}
 
 // --- folding a row over its team of threads ---------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from graphfuse.ir import expr
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.expr import Dim, Expr, Var
 from graphfuse.ir.program import Program
+from graphfuse.ir.scalars import TABLE
 from graphfuse.schedule.kernel import Rows, direct_reductions, reachable, reduce_body
 from graphfuse.schedule.rows import COLUMN, ROW
 from graphfuse.schedule.scalar import Index, Node, Puller
@@ -153,7 +154,7 @@ class RowEmitter:
             node = pending.pop()
             if node in again or node in fresh or not self._per_column(node) or node.kind in ("const", "index"):
                 continue
-            if node in made:
+            if node in made and not self._cheap(node):
                 again[node] = None
                 continue
             fresh[node] = None
@@ -161,6 +162,11 @@ class RowEmitter:
                 pending += node.args
                 pending += [self.e.puller.gathers[v] for v in node.vars if v in self.e.puller.gathers]
         return list(again), list(fresh)
+
+    def _cheap(self, node: Node) -> bool:
+        """Whether computing the node again from one kept value costs less than keeping it too."""
+        simple = node.kind in ("cast", "round") or (node.kind == "op" and node.payload in TABLE and TABLE[str(node.payload)].cost == 1)
+        return simple and sum(self._per_column(a) for a in node.args) == 1
 
     def _per_column(self, node: Node) -> bool:
         return any(v.name != ROW for v in node.vars)
@@ -205,14 +211,15 @@ class RowEmitter:
         width = pass_lanes(step.columns, self.lanes)
         for node in self._row_nodes(self.walk.roots[number]):
             e.ref(node)
-        folds = [Fold(self.program, node, e.fresh("a")) for node in step.reductions]
+        folds = [Fold(self.program, node, e.fresh("a"), width) for node in step.reductions]
         for fold in folds:
             e.line(fold.start())
         before, e.lanes = e.lanes, width
         self._columns(number, step, folds, width)
         e.lanes = before
         for fold in folds:
-            e.line(fold.finish(self.team.threads))
+            for text in fold.finish(self.team.threads):
+                e.line(text)
             e.scope.names[fold.node] = fold.result
 
     def _row_nodes(self, roots: Sequence[Node]) -> list[Node]:
@@ -281,12 +288,13 @@ class RowEmitter:
 
 
 class Fold:
-    """The text of one reduction: an accumulator, its step and its end."""
+    """The text of one reduction: an accumulator for each lane, their step and their end."""
 
-    def __init__(self, program: Program, node: Node, name: str) -> None:
+    def __init__(self, program: Program, node: Node, name: str, lanes: int) -> None:
         instr = program.body[node.payload[0]]  # type: ignore[index]
         self.node = node
         self.name = name
+        self.lanes = lanes
         self.fn: str = instr.attr("fn")
         self.source: DType = program.body[instr.args[0]].dtype
         self.arg = self.fn in ("argmax", "argmin")
@@ -304,22 +312,33 @@ class Fold:
             return f"gf_fold_arg<{'true' if self.fn == 'argmax' else 'false'}, {'true' if self.last else 'false'}>"
         return f"gf_fold_{self.fn}"
 
-    def start(self) -> str:
-        """Declares the accumulator with the fold's neutral value."""
+    @property
+    def _start(self) -> str:
         if self.arg:
-            return f"{self.ctype} {self.name} = {{({compute_type(self.source)})0, -1}};"
-        return f"{self.ctype} {self.name} = {literal(_neutral(self.fn, self.source), self.source)};"
+            return f"{self.ctype}{{({compute_type(self.source)})0, -1}}"
+        return literal(_neutral(self.fn, self.source), self.source)
+
+    def start(self) -> str:
+        """Declares the accumulators with the fold's neutral value."""
+        if self.lanes == 1:
+            return f"{self.ctype} {self.name} = {self._start};"
+        return f"{self.ctype} {self.name}_lanes[{self.lanes}]; GF_LANES({self.lanes}) {self.name}_lanes[j] = {self._start};"
 
     def step(self, value: str, position: str) -> str:
         """Folds one element in."""
         element = f"{self.ctype}{{{value}, (gf_i64)({position})}}" if self.arg else value
-        return f"{self.name} = {self._fold}::apply({self.name}, {element});"
+        own = self.name if self.lanes == 1 else f"{self.name}_lanes[j]"
+        return f"{own} = {self._fold}::apply({own}, {element});"
 
-    def finish(self, team: int) -> str:
-        """Folds over the team."""
-        if team == 1:
-            return f"// {self.name}: the thread has its whole row"
-        return f"{self.name} = gf_team_fold<{team}, {self._fold}>({self.name}, reinterpret_cast<{self.ctype}*>(gf_scratch));"
+    def finish(self, team: int) -> list[str]:
+        """Folds over the lanes, then over the team."""
+        lines = []
+        if self.lanes > 1:
+            lines.append(f"{self.ctype} {self.name} = {self.name}_lanes[0];")
+            lines.append(f"GF_UNROLL for (int j = 1; j < {self.lanes}; ++j) {self.name} = {self._fold}::apply({self.name}, {self.name}_lanes[j]);")
+        if team > 1:
+            lines.append(f"{self.name} = gf_team_fold<{team}, {self._fold}>({self.name}, reinterpret_cast<{self.ctype}*>(gf_scratch));")
+        return lines
 
 
 def _neutral(fn: str, dtype: DType) -> int | float:

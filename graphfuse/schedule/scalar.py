@@ -7,6 +7,7 @@ value that is used twice, or by two passes over a row, is computed once. Nothing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +32,7 @@ class Node:
     load     -                 (parameter number, linear address)
     const    -                 value
     index    -                 integer expression, as a value
-    op       operands          name of the scalar operation
+    op       operands          name of the scalar operation, or ``div_by`` (x, divisor, its inverse)
     cast     x                 None
     round    x                 None
     case     branches          the condition of each branch but the last
@@ -133,7 +134,20 @@ class Puller:
 
     def op(self, fn: str, dtype: DType, args: tuple[Node, ...]) -> Node:
         """An operation on nodes; adding 0 is never dropped (it would change -0.0)."""
+        if fn == "div" and dtype.compute is dtypes.F32:
+            return self._divide(dtype, *args)
         return self.intern("op", dtype, args, fn)
+
+    def _divide(self, dtype: DType, x: Node, by: Node) -> Node:
+        """A quotient; a divisor that many elements share is inverted once, a power of 2 is multiplied by."""
+        if by.kind == "const" and x.kind != "const":
+            fraction, exponent = math.frexp(float(by.payload))  # type: ignore[arg-type]
+            if fraction in (0.5, -0.5) and -100 < exponent < 100:
+                return self.intern("op", dtype, (x, self.const(1.0 / float(by.payload), dtype)), "mul")  # type: ignore[arg-type]
+        if x.vars - by.vars and by.vars < x.vars:
+            one = self.const(1.0, dtypes.F32)
+            return self.intern("op", dtype, (x, by, self.intern("op", dtypes.F32, (one, by), "div")), "div_by")
+        return self.intern("op", dtype, (x, by), "div")
 
     def _cast(self, instr: Instr, number: int, index: Index) -> Node:
         return self.intern("cast", instr.dtype, (self.pull(instr.args[0], index),), None)
