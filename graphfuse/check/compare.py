@@ -65,7 +65,7 @@ def _compare_exact(name: str, want: np.ndarray, got: np.ndarray) -> OutputVerdic
     wrong = int(np.count_nonzero(different))
     reason = ""
     if wrong:
-        at = _first(different)
+        at = _place(different)
         reason = (
             f"{wrong} of {want.size} differ, first at {list(at)}: {got[at]} instead of {want[at]}; {want.dtype} is compared exactly, "
             "so where it comes out of floats a rounding across a boundary fails too"
@@ -102,20 +102,20 @@ def _compare_floats(name: str, want: np.ndarray, got: np.ndarray, tolerance: Tol
 
 def _why(want: np.ndarray, got: np.ndarray, special: np.ndarray, bad: np.ndarray, difference: np.ndarray, allowed: np.ndarray) -> str:
     if special.any():
-        at = _first(special)
+        at = _place(special)
         count = int(np.count_nonzero(special))
         hint = ""
         if not np.isfinite(want[at]) and np.isfinite(got[at]) and want.dtype.itemsize == 2:
             hint = "; the original overflows where the region keeps float32: rewrite with exact_rounding for the same"
         return f"{count} of {want.size} NaN or infinite on one side only, first at {list(at)}: {got[at]} instead of {want[at]}{hint}"
-    at = np.unravel_index(int(np.argmax(np.where(bad, _ratio(difference, allowed), -1.0))), want.shape)
+    at = _place(np.where(bad, _ratio(difference, allowed), -1.0))
     count = int(np.count_nonzero(bad))
-    index = [int(i) for i in at]
-    return f"{count} of {want.size} are off, worst at {index}: {got[at]} instead of {want[at]}, {allowed[at]:.3g} is allowed"
+    return f"{count} of {want.size} are off, worst at {list(at)}: {got[at]} instead of {want[at]}, {allowed[at]:.3g} is allowed"
 
 
-def _first(mask: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
+def _place(values: np.ndarray) -> tuple[int, ...]:
+    """Where the first of the largest is."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(values)), values.shape))
 
 
 def _top(values: np.ndarray) -> float:

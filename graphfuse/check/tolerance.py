@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -76,12 +77,7 @@ def unit_roundoff(name: str) -> float:
     """Half the distance from 1 to the next number of the type; float8 types by their mantissa."""
     if name in ROUNDOFF:
         return ROUNDOFF[name]
-    import ml_dtypes
-
-    try:
-        return float(ml_dtypes.finfo(name).eps) / 2
-    except (TypeError, ValueError):
-        raise GraphfuseError(f"there is no tolerance for arrays of {name}") from None
+    return float(_finfo(name).eps) / 2
 
 
 def choose(dtype: np.dtype, through: Iterable[str] = (), *, whole: bool, limits: Limits = Limits()) -> Tolerance:
@@ -99,9 +95,17 @@ def choose(dtype: np.dtype, through: Iterable[str] = (), *, whole: bool, limits:
 
 
 def _smallest(name: str) -> float:
+    return float(_finfo(name).smallest_subnormal)
+
+
+def _finfo(name: str) -> Any:
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(name).smallest_subnormal)
+    finfo: Any = ml_dtypes.finfo
+    try:
+        return finfo(name)
+    except (TypeError, ValueError):
+        raise GraphfuseError(f"there is no tolerance for arrays of {name}") from None
 
 
 def scale(want: np.ndarray) -> np.ndarray:

@@ -55,8 +55,8 @@ class ShownRegion:
             "inputs": [_port(n, t, s) for n, (t, s) in zip(self.inputs, self.program.params, strict=True)],
             "outputs": [_port(n, t, s) for n, (t, s) in zip(self.outputs, self.program.outputs, strict=True)],
         }
-        made = {"program": lambda: self.text, "cuda": lambda: self.cuda, "resources": lambda: self.resources}
-        return {**found, **{part: made[part]() for part in parts}}
+        attributes = {"program": "text", "cuda": "cuda", "resources": "resources"}
+        return {**found, **{part: getattr(self, attributes[part]) for part in parts}}
 
 
 def _port(name: str, dtype: Any, shape: Any) -> dict[str, Any]:

@@ -44,11 +44,15 @@ class Port:
         array = np.asarray(given)
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
-        if self.dtype and onnx_type(array.dtype) != self.dtype:
-            raise GraphfuseError(f"input {self.name!r} is {array.dtype}; the model wants {self.type_name}: convert it with .astype")
-        if self.shape is not None and not fits(self.shape, array.shape):
-            raise GraphfuseError(f"input {self.name!r} has the shape {list(array.shape)}; the model wants {self.shape_text}")
+        self.check(array.dtype, array.shape)
         return array
+
+    def check(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        """Raises GraphfuseError unless an array of this dtype and shape fits the port."""
+        if self.dtype and onnx_type(dtype) != self.dtype:
+            raise GraphfuseError(f"input {self.name!r} is {dtype}; the model wants {self.type_name}: convert it with .astype")
+        if self.shape is not None and not fits(self.shape, shape):
+            raise GraphfuseError(f"input {self.name!r} has the shape {list(shape)}; the model wants {self.shape_text}")
 
 
 def fits(shape: tuple[int | str | None, ...], real: tuple[int, ...]) -> bool:
@@ -74,6 +78,13 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 def accept_inputs(ports: Iterable[Port], given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The arrays by input name. Raises GraphfuseError for an unknown or missing name, a wrong dtype, rank or fixed dimension."""
     by_name = {p.name: p for p in ports}
+    check_names(by_name.values(), given)
+    return {name: by_name[name].accept(array) for name, array in given.items()}
+
+
+def check_names(ports: Iterable[Port], given: Mapping[str, Any]) -> None:
+    """Raises GraphfuseError unless every name is an input, and every input without a default is named."""
+    by_name = {p.name: p for p in ports}
     unknown = [name for name in given if name not in by_name]
     if unknown:
         close = nearest(str(unknown[0]), by_name)
@@ -82,4 +93,3 @@ def accept_inputs(ports: Iterable[Port], given: Mapping[str, Any]) -> dict[str, 
     missing = [str(p) for p in by_name.values() if not p.optional and p.name not in given]
     if missing:
         raise GraphfuseError(f"the model needs the input {', '.join(missing)}; give an array for each")
-    return {name: by_name[name].accept(array) for name, array in given.items()}

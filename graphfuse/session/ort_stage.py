@@ -11,6 +11,7 @@ import onnx_ir
 import onnxruntime as ort
 
 from graphfuse.ir.errors import GraphfuseError
+from graphfuse.session.fused import label
 from graphfuse.session.stages import outer_reads, walk
 from graphfuse.session.values import Value, array_to_ort, is_native, parse_type, tensor_type
 
@@ -26,6 +27,7 @@ class OrtStage:
     """
 
     def __init__(self, model: onnx_ir.Model, nodes: Sequence[onnx_ir.Node], types: Mapping[str, onnx.TypeProto], wanted: Iterable[str]):
+        self.labels = [label(n) for n in nodes]
         made = {v.name for n in nodes for v in n.outputs if v.name}
         read = dict.fromkeys(v for n in nodes for v in outer_reads(n, model.graph) if v.name not in made)
         weights = [v for v in read if v.const_value is not None and v.is_initializer() and not v.is_graph_input()]

@@ -11,10 +11,10 @@ import onnx_ir
 
 from graphfuse.graph.load import load_model
 from graphfuse.session.devices import Region, open_device
-from graphfuse.session.fused import FusedNode, read_fused
+from graphfuse.session.fused import FusedNode, is_fused, read_fused
 from graphfuse.session.interface import Port, accept_inputs, port
 from graphfuse.session.ort_stage import OrtStage, known_types
-from graphfuse.session.stages import Stage, last_uses, outer_reads, split
+from graphfuse.session.stages import Stage, last_uses, live_nodes, outer_reads, split
 from graphfuse.session.values import Value, tensor_type
 
 if TYPE_CHECKING:
@@ -38,12 +38,20 @@ class Session:
         self.inputs: tuple[Port, ...] = tuple(port(v) for v in graph.inputs)
         self.outputs: tuple[Port, ...] = tuple(port(v) for v in graph.outputs)
         self._device = open_device(device)
-        stages = split(graph)
-        self._drops = last_uses(stages, graph)
-        fused = {n: read_fused(n, self._model) for s in stages if s.fused for n in s.nodes}
-        regions = dict(zip(fused, self._device.load(list(fused.values())), strict=True))
-        self._steps = self._build(stages, fused, regions)
-        self.constants = {v.name or "": Value(array=v.const_value.numpy()) for v in _needed_constants(stages, graph) if v.const_value}
+        self._fused = {n: read_fused(n, self._model) for n in graph if is_fused(n)}
+        stages = split(live_nodes(graph, self._reads), self._reads)
+        self._drops = last_uses(stages, graph, self._reads)
+        live = {n: self._fused[n] for s in stages if s.fused for n in s.nodes}
+        regions = dict(zip(live, self._device.load(list(live.values())), strict=True))
+        self._steps = self._build(stages, regions)
+        self.constants = {v.name or "": Value(array=v.const_value.numpy()) for v in self._needed_constants(stages) if v.const_value}
+
+    def _reads(self, node: onnx_ir.Node) -> list[onnx_ir.Value]:
+        """The values that the node needs here: of a fused one, its program's parameters alone."""
+        if node not in self._fused:
+            return outer_reads(node, self._model.graph)
+        wanted = set(self._fused[node].inputs)
+        return [v for v in node.inputs if v is not None and v.name in wanted]
 
     @property
     def device(self) -> str:
@@ -51,9 +59,9 @@ class Session:
         return self._device.name
 
     @property
-    def wholly_fused(self) -> bool:
-        """Whether every node of the model is a fused one."""
-        return all(isinstance(s, _FusedStep) for s in self._steps)
+    def unfused(self) -> list[str]:
+        """Labels of the nodes that run in ONNX Runtime; none for a wholly fused model."""
+        return [name for step in self._steps if isinstance(step, OrtStage) for name in step.labels]
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name, in the model's order, for these inputs (arrays of exactly the model's dtypes).
@@ -78,26 +86,41 @@ class Session:
         """
         from graphfuse.session.binding import bind
 
-        return bind(self, self._device, inputs, self.constants)
+        return bind(self, self._device, inputs)
 
     def fused_regions(self) -> tuple[list[FusedNode], list[Region]]:
         """The fused nodes of the main graph in the order in which they run, and each of them ready to run by itself."""
         pairs = [pair for step in self._steps if isinstance(step, _FusedStep) for pair in step.nodes]
         return [node for node, _ in pairs], [region for _, region in pairs]
 
-    def _build(self, stages: list[Stage], fused: dict[onnx_ir.Node, FusedNode], regions: dict[onnx_ir.Node, Region]) -> list[Any]:
+    def _build(self, stages: list[Stage], regions: dict[onnx_ir.Node, Region]) -> list[Any]:
         """The steps in order; each ONNX Runtime stage learns its input types from what came before it."""
         types = known_types(self._model.graph)
-        readers = _wanted(stages, self._model.graph)
+        wanted = self._wanted(stages)
         steps: list[Any] = []
         for stage in stages:
             if stage.fused:
-                steps.append(_FusedStep([(fused[n], regions[n]) for n in stage.nodes]))
-                types.update(t for n in stage.nodes for t in _program_types(fused[n]))
+                steps.append(_FusedStep([(self._fused[n], regions[n]) for n in stage.nodes]))
+                types.update(t for n in stage.nodes for t in _program_types(self._fused[n]))
             else:
-                steps.append(OrtStage(self._model, stage.nodes, types, readers))
+                steps.append(OrtStage(self._model, stage.nodes, types, wanted))
                 types.update(steps[-1].output_types)
         return steps
+
+    def _wanted(self, stages: list[Stage]) -> list[str]:
+        """Names that must leave the stage that makes them: outputs of the model, and values read by another stage."""
+        home = {v: s for s, stage in enumerate(stages) for n in stage.nodes for v in n.outputs}
+        wanted = {v.name: None for v in self._model.graph.outputs if v.name}
+        for index, stage in enumerate(stages):
+            for node in stage.nodes:
+                wanted.update({v.name: None for v in self._reads(node) if v.name and home.get(v, index) != index})
+        return list(wanted)
+
+    def _needed_constants(self, stages: list[Stage]) -> list[onnx_ir.Value]:
+        """Initializers that do not live inside an ONNX Runtime stage: inputs of fused nodes, defaults of inputs, outputs."""
+        graph = self._model.graph
+        used = {v for s in stages if s.fused for n in s.nodes for v in self._reads(n)} | set(graph.outputs)
+        return [v for v in graph.initializers.values() if v in used or v.is_graph_input()]
 
 
 class _FusedStep:
@@ -114,22 +137,5 @@ class _FusedStep:
         return made
 
 
-def _wanted(stages: list[Stage], graph: onnx_ir.Graph) -> list[str]:
-    """Names that must leave the stage that makes them: outputs of the model, and values read by another stage."""
-    home = {v: s for s, stage in enumerate(stages) for n in stage.nodes for v in n.outputs}
-    wanted = {v.name: None for v in graph.outputs if v.name}
-    for index, stage in enumerate(stages):
-        for node in stage.nodes:
-            wanted.update({v.name: None for v in outer_reads(node, graph) if v.name and home.get(v, index) != index})
-    return list(wanted)
-
-
 def _program_types(node: FusedNode) -> list[tuple[str, onnx.TypeProto]]:
     return [(name, tensor_type(t.onnx)) for name, (t, _) in zip(node.outputs, node.program.outputs, strict=True)]
-
-
-def _needed_constants(stages: list[Stage], graph: onnx_ir.Graph) -> list[onnx_ir.Value]:
-    """Initializers that do not live inside an ONNX Runtime stage: inputs of fused nodes, defaults of inputs, outputs."""
-    fused = {v for s in stages if s.fused for n in s.nodes for v in n.inputs if v is not None}
-    outputs = set(graph.outputs)
-    return [v for v in graph.initializers.values() if v in fused or v in outputs or v.is_graph_input()]

@@ -7,12 +7,14 @@ the group and comes back would have raised the number. One walk in topological o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir
 
 from graphfuse.session.fused import is_fused
+
+Reads = Callable[[onnx_ir.Node], Sequence[onnx_ir.Value]]
 
 
 @dataclass(frozen=True)
@@ -54,26 +56,37 @@ def outer_reads(node: onnx_ir.Node, graph: onnx_ir.Graph) -> list[onnx_ir.Value]
     return list(dict.fromkeys(v for v in read_values(node) if v.name and v.graph is graph))
 
 
-def split(graph: onnx_ir.Graph) -> list[Stage]:
-    """The stages in the order in which they run."""
+def live_nodes(graph: onnx_ir.Graph, reads: Reads) -> list[onnx_ir.Node]:
+    """The nodes that an output needs, in order. What only a fused node's function body reads (a shape, say) is not needed."""
+    needed = set(graph.outputs)
+    live = []
+    for node in reversed(graph):
+        if any(v in needed for v in node.outputs):
+            live.append(node)
+            needed.update(reads(node))
+    return live[::-1]
+
+
+def split(nodes: Iterable[onnx_ir.Node], reads: Reads) -> list[Stage]:
+    """The stages in the order in which they run. ``nodes`` are in topological order."""
     number: dict[onnx_ir.Node, int] = {}
     groups: dict[int, list[onnx_ir.Node]] = {}
-    for node in graph:
+    for node in nodes:
         parity = int(is_fused(node))
-        before = [number[p] for v in outer_reads(node, graph) if (p := v.producer()) is not None]
+        before = [number[p] for v in reads(node) if (p := v.producer()) is not None]
         own = max((b + (b % 2 != parity) for b in before), default=parity)
         number[node] = own
         groups.setdefault(own, []).append(node)
     return [Stage(n % 2 == 1, tuple(groups[n])) for n in sorted(groups)]
 
 
-def last_uses(stages: list[Stage], graph: onnx_ir.Graph) -> list[list[str]]:
+def last_uses(stages: list[Stage], graph: onnx_ir.Graph, reads: Reads) -> list[list[str]]:
     """For each stage the names of values that nothing reads after it, so that they can be dropped."""
     kept = {v.name for v in graph.outputs}
     last: dict[str, int] = {}
     for index, stage in enumerate(stages):
         for node in stage.nodes:
-            for value in (*outer_reads(node, graph), *node.outputs):
+            for value in (*reads(node), *node.outputs):
                 if value.name and value.name not in kept:
                     last[value.name] = index
     drops: list[list[str]] = [[] for _ in stages]

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphfuse.ir import Builder, GraphfuseError, Program, sym
 from graphfuse.ir.dtypes import BF16, F32, I64
 from graphfuse.session import Session
-from graphfuse.session.stages import split
+from graphfuse.session.stages import outer_reads, split
 from tests.portable import FLOAT, call, function, info, model
 
 node = helper.make_node
@@ -65,8 +65,13 @@ def test_fused_and_unfused_parts_agree_with_the_whole_in_onnx_runtime():
         np.testing.assert_allclose(got[name], want[name], rtol=1e-6)
 
 
+def stages_of(proto: onnx.ModelProto):
+    graph = onnx_ir.from_proto(proto).graph
+    return split(graph, lambda n: outer_reads(n, graph))
+
+
 def test_stages_are_few_and_in_order():
-    stages = split(onnx_ir.from_proto(two_layers()).graph)
+    stages = stages_of(two_layers())
     kinds = [(s.fused, [n.op_type for n in s.nodes]) for s in stages]
     assert kinds == [
         (False, ["MatMul", "ReduceMean"]),
@@ -82,7 +87,7 @@ def test_long_alternating_chain_is_cut_in_linear_time():
         nodes += [node("Neg", [last], [f"a{i}"]), call("gf_scale_relu_1", [f"a{i}", "s"], [f"b{i}"])]
         last = f"b{i}"
     proto = model(nodes, [info("x", shape=["n", 4]), info("s", shape=[4])], [info(last, shape=["n", 4])], functions=[scale_relu_function()])
-    stages = split(onnx_ir.from_proto(proto).graph)
+    stages = stages_of(proto)
     assert len(stages) == 2000
     assert all(len(s.nodes) == 1 for s in stages)
 
