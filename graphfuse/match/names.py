@@ -15,10 +15,11 @@ PARAMS_KEY = "graphfuse.params"  # on a function: which of its inputs are the pr
 ORIGIN_KEY = "graphfuse.origin"  # on a call: names and places of the nodes that it replaced
 PORTABLE_KEY = "graphfuse.portable"  # on a model in plugin form: the portable one
 DIGEST_KEY = "graphfuse.digest"  # on a model in plugin form: of its graph
+HOISTED_KEY = "graphfuse.hoisted"  # on a node: shape arithmetic that stands on the shapes of inputs only
 IR_VERSION_KEY = "graphfuse.ir_version"  # on the model: what it was before functions were added
 
 __all__ = [
-    "DIGEST_KEY", "DOMAIN", "IR_VERSION_KEY", "ORIGIN_KEY", "PARAMS_KEY", "PLUGIN_OP", "PLUGIN_VERSION", "PORTABLE_KEY", "SPEC_KEY",
+    "DIGEST_KEY", "DOMAIN", "HOISTED_KEY", "IR_VERSION_KEY", "ORIGIN_KEY", "PARAMS_KEY", "PLUGIN_OP", "PLUGIN_VERSION", "PORTABLE_KEY", "SPEC_KEY",
     "fused_name", "onnx_op_names", "unused_name",
 ]  # fmt: skip
 

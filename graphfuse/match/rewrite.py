@@ -13,6 +13,7 @@ from graphfuse.graph.fold import fold_constants
 from graphfuse.match.cost import Cost
 from graphfuse.match.flow import Flow, node_ids
 from graphfuse.match.grow import Region
+from graphfuse.match.hoist import hoist_shapes
 from graphfuse.match.legal import Legality
 from graphfuse.match.planfile import VERSION, Plan, PlannedRegion, Refusal, fingerprint
 from graphfuse.match.policy import Context, Policy
@@ -66,6 +67,7 @@ def prepare(model: onnx_ir.Model, *, exact_rounding: bool = False, sizes: Mappin
     own = restore_model(model) if is_fused(model) else model.clone()
     nodes_before = _count_nodes(own)
     fold_constants(own)
+    hoist_shapes(own)
     flow, facts = Flow(own.graph), Facts(own)
     legality = Legality(flow, facts, exact_rounding=exact_rounding)
     context = Context(flow, facts, classify(flow, facts), legality, dict(sizes or {}))
