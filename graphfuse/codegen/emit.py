@@ -114,7 +114,17 @@ class Emitter:
             raise AssertionError("a reduction is used before its pass")
         args = [self.ref(a) for a in node.args]
         self.prepare(exprs_of(node))
+        if node.payload == "div_by" and self.is_array(node):
+            return self._divide_lanes(*args)
         return self.define(node, self._operation(node, args))
+
+    def _divide_lanes(self, x: str, by: str, inverse: str) -> str:
+        """Lanes that share a divisor share the test for the rare quotients too: one branch a vector."""
+        rare = self.fresh("rare")
+        self.line(f"bool {rare} = false;")
+        name = self.define_as(dtypes.F32, f"gf_div_near({x}, {by}, {inverse}, {rare})", array=True)
+        self.line(f"if ({rare}) {{ GF_LANES({self.lanes}) {name} = {x} / {by}; }}")
+        return name
 
     def define(self, node: Node, text: str) -> str:
         """Names the value ``text`` of a node: a constant, or an array filled lane by lane."""

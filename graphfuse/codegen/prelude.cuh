@@ -203,15 +203,20 @@ template <class I> GF_INLINE I gf_larger(I a, I b) { return a < b ? b : a; }
 template <class I> GF_INLINE I gf_smaller(I a, I b) { return b < a ? b : a; }
 
 // x / b for a b that many elements share: y is 1 / b, rounded. Two corrections by FMA give the correctly rounded quotient
-// (Markstein) while nothing overflows or is denormal; zeros keep their sign; all else divides.
-GF_INLINE float gf_div_by(float x, float b, float y) {
+// (Markstein) while nothing overflows or is denormal, zeros keep their sign; all else sets `rare` and must divide.
+GF_INLINE float gf_div_near(float x, float b, float y, bool& rare) {
   const float first = x * y;
   const float second = fmaf(fmaf(-b, first, x), y, first);
   const float third = fmaf(fmaf(-b, second, x), y, second);
   const float size = fabsf(x), by = fabsf(b);
   const bool normal = size > 0x1p-60f && size < 0x1p60f;
-  const float near = normal ? third : first;
-  return (normal || x == 0.0f) && by > 0x1p-30f && by < 0x1p30f ? near : x / b;
+  rare |= !((normal || x == 0.0f) && by > 0x1p-30f && by < 0x1p30f);
+  return normal ? third : first;
+}
+GF_INLINE float gf_div_by(float x, float b, float y) {
+  bool rare = false;
+  const float near = gf_div_near(x, b, y, rare);
+  return rare ? x / b : near;
 }
 
 // --- folding a row over its team of threads ---------------------------------------------------------------------------
