@@ -35,7 +35,7 @@ class EngineRunner(BaseRunner):  # type: ignore[misc]
         from graphfuse.match import export_plugin
 
         shapes = {name: (array.shape,) * 3 for name, array in self._feeds.items()}
-        built = build_engine(onnx_ir.to_proto(export_plugin(self._model)), flavour=self._flavour, shapes=shapes)
+        built = build_engine(export_plugin(self._model).proto, flavour=self._flavour, shapes=shapes)
         self._engine = LoadedEngine(built.bytes, flavour=self._flavour)
 
     def deactivate_impl(self) -> None:
