@@ -71,7 +71,7 @@ class Facts:
         """
         tensor = constant_tensor(value)
         if tensor is not None:
-            return tensor.numpy()
+            return tensor.numpy() if tensor.dtype != ir.DataType.STRING else None
         known, dtype = self._known.get(value), self.dtype(value)
         is_passing = known is not None and known.dtype == object and dtype is not None and dtype.is_float  # on its way through floats
         return None if is_passing else known
@@ -170,7 +170,7 @@ class Facts:
         tensor = constant_tensor(value)
         if tensor is None:
             return self._known.get(value)
-        return tensor.numpy() if tensor.size <= MAX_VALUES else None
+        return tensor.numpy() if tensor.size <= MAX_VALUES and tensor.dtype != ir.DataType.STRING else None
 
     def _node_depends(self, node: ir.Node) -> Depends:
         if node.op_type in RANDOM and node.domain == "":
@@ -237,7 +237,10 @@ class Facts:
         return self._whole
 
     def _complete(self, value: ir.Value, shape: PartialShape | None) -> Shape | None:
-        """Sizes that nothing tells: the number that the model itself states, else a symbol."""
+        """Sizes that nothing tells: the number that the model itself states of an inner value, else a symbol.
+
+        Of outputs exporters state the sizes of the run that they traced, so those numbers are not believed.
+        """
         stated = value.shape if value.shape is None or shape is None or len(value.shape) == len(shape) else None
         if shape is None:
             if stated is None:
@@ -248,7 +251,7 @@ class Facts:
     def _size(self, value: ir.Value, axis: int, dim: Dim | None, stated: ir.Shape | None) -> Dim:
         if dim is not None:
             return expr.substitute(dim, self._equal)
-        own = None if stated is None else stated[axis]
+        own = None if stated is None or value.is_graph_output() else stated[axis]
         return own if isinstance(own, int) and own >= 0 else self._names.fresh(f"{value.name}_d{axis}")
 
 

@@ -66,7 +66,9 @@ def _size(view: NodeView) -> Array:
 # --- movement
 
 def _gather(view: NodeView) -> Array:
-    return np.take(view.need(0), view.need(1).astype(np.int64), axis=view.attr("axis", 0))
+    x, indices, axis = view.need(0), view.need(1).astype(np.int64), view.attr("axis", 0)
+    small_shape((indices.size, x.size // max(1, x.shape[axis])))
+    return np.take(x, indices, axis=axis)
 
 
 def _gather_elements(view: NodeView) -> Array:

@@ -99,6 +99,11 @@ def test_numbers_in_value_info_fill_what_is_unknown() -> None:
     assert shape_of(model_of(nodes, [info("x", F, ("N",))]), "y") == ["1", "nz_d1"]
 
 
+def test_numbers_that_outputs_state_are_those_of_a_traced_run() -> None:
+    model = model_of([node("NonZero", ["x"], ["nz"])], [info("x", F, ("N",))], outputs=[info("nz", I64, (1, 5))])
+    assert shape_of(model, "nz") == ["1", "nz_d1"]
+
+
 def test_a_table_cut_to_the_length_of_the_input_has_that_length() -> None:
     nodes = [
         node("Shape", ["x"], ["s"]),
@@ -307,6 +312,12 @@ def test_sizes_that_pass_through_floats_exactly(steps) -> None:
 @pytest.mark.parametrize("steps", [[("Mul", 0.3)], [("Sub", 3.0)], [("Sqrt",)], [("Div", -2.0)], [("Mul", 1e9)]])
 def test_sizes_that_floats_may_change_stay_unknown(steps) -> None:
     assert known(through_floats(*steps), "y") is None
+
+
+def test_text_is_no_value() -> None:
+    model = model_of([node("Identity", ["t"], ["y"])], [info("x", F, (1,))], {"t": np.array(["a"], dtype=object)})
+    assert known(model, "t") is None
+    assert known(model, "y") is None
 
 
 def test_values_of_weights_are_read_only_when_asked_for() -> None:
