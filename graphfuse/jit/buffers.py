@@ -115,11 +115,11 @@ def view(array: object, stream: int = 0) -> View:
         with array.device.active():
             _order(array.stream, stream)
         return View(array.pointer, array.shape, array.dtype, array)
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):  # first: the other protocol has no bfloat16
+        return _from_dlpack(array, stream)
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is not None:
         return _from_interface(array, interface, stream)
-    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-        return _from_dlpack(array, stream)
     raise GraphfuseError(f"array: {type(array).__name__} has neither __cuda_array_interface__ nor __dlpack__; copy it to the device first")
 
 
@@ -141,7 +141,10 @@ def _from_dlpack(array: Any, stream: int) -> View:
     if kind not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
         where = "in the CPU's memory" if kind in (dlpack.CPU, dlpack.CUDA_HOST) else f"on a device of kind {kind}"
         raise GraphfuseError(f"array: {type(array).__name__} is {where}; copy it to the CUDA device first")
-    capsule = array.__dlpack__(stream=stream or _LEGACY_STREAM)
+    try:
+        capsule = array.__dlpack__(stream=stream or _LEGACY_STREAM)
+    except BufferError as error:  # PyTorch: a tensor that needs a gradient
+        raise GraphfuseError(f"array: {type(array).__name__} is not handed over: {error}") from error
     found = dlpack.describe(capsule)
     _require_contiguous(found.shape, found.strides)
     return View(found.pointer, found.shape, found.dtype, capsule)

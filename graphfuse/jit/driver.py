@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.jit.errors import CudaError, Unavailable
@@ -31,6 +32,20 @@ def api() -> Any:
     return module
 
 
+@lru_cache(maxsize=1)
+def launch_kernel() -> Any:
+    """``cuLaunchKernel`` itself, by ctypes: the binding's own call takes twice as long, and this one is made millions of times.
+
+    Takes plain integers; returns the status as an integer.
+    """
+    api()
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    word, count = ctypes.c_void_p, ctypes.c_uint
+    function.argtypes = [word, *[count] * 7, word, word, word]
+    function.restype = ctypes.c_int
+    return function
+
+
 def unusable() -> str | None:
     """Why CUDA cannot be used here, in one line; None if it can."""
     try:
@@ -42,14 +57,16 @@ def unusable() -> str | None:
 
 def call(name: str, *args: Any) -> Any:
     """One driver call: its result, a tuple of several, None for none. Raises CudaError."""
-    return checked(name, getattr(api(), name)(*args))
-
-
-def checked(name: str, result: tuple[Any, ...]) -> Any:
-    """The result of a driver call that was made already. Raises CudaError."""
+    result = getattr(api(), name)(*args)
     if int(result[0]):
-        raise CudaError(f"{name}: {_describe(api(), result[0])}", int(result[0]))
+        fail(name, int(result[0]))
     return result[1] if len(result) == 2 else result[1:] or None
+
+
+def fail(name: str, code: int) -> NoReturn:
+    """Raises the CudaError of a status."""
+    module = api()
+    raise CudaError(f"{name}: {_describe(module, module.CUresult(code))}", code)
 
 
 def _counted(module: Any) -> int:

@@ -121,7 +121,7 @@ def _compile(text: str, arch: str, options: Sequence[str]) -> Cubin:
 
 
 def _compile_program(program: Any, text: str, arch: str, options: Sequence[str]) -> Cubin:
-    flags = [f"--gpu-architecture={arch}", *NUMERIC_OPTIONS, "--ptxas-options=-v", *options]
+    flags = [f"--gpu-architecture={arch}", *NUMERIC_OPTIONS, "--ptxas-options=-v", *_no_cache(), *options]
     (status,) = _api().nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
     log = _TIMES.sub("", _read(program, "ProgramLog").decode(errors="replace")).strip("\0 \n")
     if int(status) != 0:
@@ -129,6 +129,15 @@ def _compile_program(program: Any, text: str, arch: str, options: Sequence[str])
     ptx = arch.startswith("compute_")
     image = _read(program, "PTX" if ptx else "CUBIN")
     return Cubin(image, arch, log, resources(log))
+
+
+@lru_cache(maxsize=1)
+def _no_cache() -> tuple[str, ...]:
+    """The flag that switches NVRTC's own cache off, where it has one: code from that cache comes without its resource report."""
+    program = _call("nvrtcCreateProgram", b"", b"kernel.cu", 0, [], [])
+    (status,) = _api().nvrtcCompileProgram(program, 1, [b"--no-cache"])
+    _call("nvrtcDestroyProgram", program)
+    return ("--no-cache",) if int(status) == 0 else ()
 
 
 def _compile_error(status: Any, text: str, arch: str, log: str) -> CompileError:

@@ -278,6 +278,8 @@ def test_torch_takes_and_gives(device: CudaDevice, stream: int) -> None:
         view(given.t(), stream)
     with pytest.raises(GraphfuseError, match="CPU's memory"):
         view(given.cpu())
+    with pytest.raises(GraphfuseError, match="Tensor is not handed over"):
+        view(torch.zeros(3, device="cuda", requires_grad=True))
 
 
 def test_torch_waits_for_our_stream(device: CudaDevice, stream: int) -> None:

@@ -174,6 +174,18 @@ def test_capsule_of_cuda_memory() -> None:
     assert alive() is None
 
 
+def test_producer_that_refuses() -> None:
+    class Refusing(Owner):
+        def __dlpack__(self, **options: object) -> object:
+            raise BufferError("it needs a gradient")
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (dlpack.CUDA, 0)
+
+    with pytest.raises(GraphfuseError, match="Refusing is not handed over: it needs a gradient"):
+        view(Refusing(np.zeros(3)))
+
+
 @pytest.mark.skipif(gpu_absence() is None, reason="there is a GPU here")
 def test_why_cuda_is_unusable() -> None:
     reason = driver.unusable()

@@ -100,6 +100,13 @@ def test_no_fused_multiply_add_and_no_flushing() -> None:
     assert "fma" in compile_ptx(text, "compute_80", options=["--fmad=true"]).image.decode()
 
 
+def test_report_comes_every_time() -> None:
+    """NVRTC has a cache of its own where there is a driver, and code from it has no report."""
+    first, second = (compile_cubin(SIMPLE, "sm_80") for _ in range(2))
+    assert first == second
+    assert second.resources
+
+
 def test_ptx_has_no_resources() -> None:
     ptx = compile_ptx(SIMPLE, "compute_89")
     assert b".target sm_89" in ptx.image
