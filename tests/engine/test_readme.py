@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from graphfuse.match.policy import RULES
 from tests.conftest import ROOT
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
@@ -30,10 +31,18 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(words: list[str], place: Path) -> None:
+def run(words: list[str], place: Path) -> str:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")])}
+    env.pop("COLUMNS", None)
     done = subprocess.run([sys.executable, *words], cwd=place, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def plain(text: str) -> list[str]:
+    """Words, without what differs between machines (errors of floats, folding of long cells) and versions (hashes)."""
+    text = re.sub(r"_[0-9a-f]{10}\b", "_HASH", text)
+    return re.sub(r"[0-9.]+e[-+]\d+|[0-9.]+% used", "ERROR", text).replace("─", "").split()
 
 
 def test_make_commands_are_targets() -> None:
@@ -49,6 +58,20 @@ def test_commands_run_in_order(place: Path) -> None:
         program, *words = shlex.split(line)
         assert program == "graphfuse"
         run(["-m", "graphfuse", *words], place)
+
+
+def test_excerpts_are_what_is_printed(place: Path) -> None:
+    run(["-m", "graphfuse", "rewrite", "models/yolo_head.onnx", "-o", "yolo.fused.onnx"], place)
+    parts = [part for text in blocks("text") for part in re.split(r"^\$ ", text, flags=re.M) if part]
+    assert len(parts) >= 2
+    for part in parts:
+        line, shown = part.split("\n", 1)
+        assert plain(run(["-m", *shlex.split(line)], place)) == plain(shown), line
+
+
+def test_the_policy_page_knows_every_rule() -> None:
+    named = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "policy.md").read_text(), re.M)
+    assert named == [rule.name for rule in RULES]
 
 
 def test_snippets_run(place: Path) -> None:
