@@ -15,6 +15,7 @@ from graphfuse.lower import Lowered, NodeRefused
 from graphfuse.match.convex import Clusters
 from graphfuse.match.flow import Flow
 from graphfuse.match.legal import MAX_NODES, Legality
+from graphfuse.match.small_ops import costs_a_kernel
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,13 @@ class _Merger:
     def _siblings(self) -> list[tuple[int, int]]:
         pairs: list[tuple[int, int]] = []
         for readers in self.flow.shared_readers():
-            inside = [r for r in readers if r in self.wanted]
+            inside = [r for r in readers if r in self.wanted and self._costs(r)]
             pairs += list(zip(inside, inside[1:], strict=False))
         return pairs
+
+    def _costs(self, node: int) -> bool:
+        """Whether the node's group has a kernel to save; views alone would only add a result to write."""
+        return any(costs_a_kernel(self.flow.nodes[i]) for i in self.clusters.members[self.clusters.find(node)])
 
     def try_merge(self, a: int, b: int) -> bool:
         """Merges the groups of two nodes if that is legal; the reason is kept if not."""

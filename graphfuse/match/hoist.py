@@ -23,14 +23,14 @@ _CALLS = {"//": "Div", "%": "Mod", "max": "Max", "min": "Min"}
 _FIRST_OPSET = 13  # Max and Min of int64, and all rules below
 
 
-def hoist_shapes(model: onnx_ir.Model) -> int:
+def hoist_shapes(model: onnx_ir.Model, facts: Facts) -> int:
     """Rewrites the shape arithmetic of ``model`` in place; returns how many reads now go to sizes of inputs.
 
-    Done twice it changes nothing more. Nodes that it makes are marked in their metadata.
+    ``facts`` are the model's, and out of date afterwards unless that is 0. Done twice it changes nothing more. Nodes that
+    it makes are marked in their metadata.
     """
     if model.opset_imports.get("", 0) < _FIRST_OPSET:
         return 0
-    facts = Facts(model)
     maker = _Maker(model.graph, facts)
     count = 0
     for node in list(model.graph):

@@ -151,14 +151,18 @@ class Policy:
 
 
 def _doubles_output(context: Context, region: Region, index: int) -> bool:
-    flow, node = context.flow, context.flow.nodes[index]
-    if node.op_type not in FREE_VIEWS or any(s in region.members for s in flow.succs[index]):
+    """Whether the node is a view that nothing inside reads, of something that is in memory without it."""
+    flow = context.flow
+    if any(s in region.members for s in flow.succs[index]):
         return False
-    source = node.inputs[0]
-    producer = None if source is None else source.producer()
-    if source is None or producer is None or flow.place.get(producer) not in region.members:
-        return False
-    return flow.escapes(source, set(region.members))
+    members, place = set(region.members), index
+    while flow.nodes[place].op_type in FREE_VIEWS:
+        source = flow.nodes[place].inputs[0]
+        producer = None if source is None else flow.place.get(source.producer())  # type: ignore[arg-type]
+        if source is None or producer not in members or flow.escapes(source, members):
+            return True
+        place = producer
+    return False
 
 
 def _without(context: Context, region: Region, index: int) -> Region | None:

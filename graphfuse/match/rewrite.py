@@ -66,12 +66,22 @@ def prepare(model: onnx_ir.Model, *, exact_rounding: bool = False, sizes: Mappin
     """Restores (if fused) and folds a copy of ``model``, and looks at every node of it."""
     own = restore_model(model) if is_fused(model) else model.clone()
     nodes_before = _count_nodes(own)
+    _inline_functions(own)
     fold_constants(own)
-    hoist_shapes(own)
-    flow, facts = Flow(own.graph), Facts(own)
+    facts = Facts(own)
+    if hoist_shapes(own, facts):
+        facts = Facts(own)
+    flow = Flow(own.graph)
     legality = Legality(flow, facts, exact_rounding=exact_rounding)
     context = Context(flow, facts, classify(flow, facts), legality, dict(sizes or {}))
     return Prepared(own, context, nodes_before, fingerprint(own.graph, flow))
+
+
+def _inline_functions(model: onnx_ir.Model) -> None:
+    """Opens the model's own functions, as engines do, where they speak of the same opsets as the model."""
+    same = {i for i, f in model.functions.items() if all(model.opset_imports.get(d, v) == v for d, v in f.opset_imports.items())}
+    if same:
+        onnx_ir.passes.common.InlinePass(criteria=lambda f: f.identifier() in same)(model)
 
 
 def select(prepared: Prepared, *, policy: str = "auto", skip: Iterable[str] = (), plan: Plan | None = None) -> Selection:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+import onnx_ir
 
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.lower import NodeRefused
@@ -14,6 +16,7 @@ from graphfuse.match.grow import Growth, Region, grow
 from graphfuse.match.planfile import Plan, PlannedRegion, Refusal
 from graphfuse.match.policy import Context, Policy
 from graphfuse.match.small_ops import Kind
+from graphfuse.ops.table import lookup
 
 
 @dataclass
@@ -56,6 +59,7 @@ def select_by_policy(context: Context, policy: Policy) -> Selection:
         ]
     selection.refusals += [Refusal(rule, [ids[i]], reason) for i, (rule, reason) in sorted(left_out.items()) if context.classes[i].fusable]
     selection.refusals += _of_nodes(context, growth, ids)
+    selection.refusals += _in_bodies(context, ids)
     selection.refusals += _between(growth, selection, ids)
     return selection
 
@@ -64,6 +68,21 @@ def _of_nodes(context: Context, growth: Growth, ids: list[str]) -> Iterable[Refu
     """Small ops that cannot be in any region."""
     reasons = {i: c.refused for i, c in enumerate(context.classes) if c.kind is Kind.SMALL and c.refused} | growth.refused
     return [Refusal(r.rule, [ids[i]], r.reason) for i, r in sorted(reasons.items())]
+
+
+def _in_bodies(context: Context, ids: list[str]) -> Iterable[Refusal]:
+    """Small ops in the bodies of If, Loop and Scan."""
+    for i, node in enumerate(context.flow.nodes):
+        graphs = [g for a in node.attributes.values() if not a.is_ref() for g in _bodies(a)]
+        count = sum(lookup(n.domain, n.op_type) is not None for g in graphs for n in g.all_nodes())
+        if count:
+            yield Refusal("in-a-body", [ids[i]], f"{_plural(count, 'small op')} in the bodies of {node.op_type}, which are not looked into")
+
+
+def _bodies(attribute: onnx_ir.Attr) -> Sequence[onnx_ir.Graph]:
+    if attribute.type == onnx_ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return list(attribute.as_graphs()) if attribute.type == onnx_ir.AttributeType.GRAPHS else []
 
 
 def _between(growth: Growth, selection: Selection, ids: list[str]) -> Iterable[Refusal]:
