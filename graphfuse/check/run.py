@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -129,17 +130,27 @@ def _place(device: str) -> tuple[str, list[str]]:
 
 
 def _run(original: Model, pair: _Pair, session: Session, place: str, feeds: Mapping[str, np.ndarray]) -> tuple[Arrays, Arrays, list[str]]:
-    """The outputs of both, through Polygraphy where it can carry the arrays."""
-    from graphfuse.check import runners
+    """The outputs of both, through Polygraphy where that can be."""
+    problem = _why_no_polygraphy(pair, feeds)
+    if problem is None:
+        from graphfuse.check import runners
 
-    if runners.carries(feeds) and all(p.dtype not in (0, STRING) and is_native(numpy_type(p.dtype)) for p in pair.output_ports()):
         second = _engine_runner(pair.fused, feeds) if place == "engine" else runners.SessionRunner(session, "fused")
         want, got = runners.run_both([runners.reference_runner(original), second], feeds)
         return want, got, []
     if place == "engine":
-        raise GraphfuseError("an engine cannot be checked on inputs or outputs of types that NumPy lacks; check on cuda or host")
-    note = "Polygraphy cannot carry the types of these inputs and outputs: graphfuse alone compared them"
-    return Session(pair.original, "numpy").run(feeds), session.run(feeds), [note]
+        raise GraphfuseError(f"an engine cannot be checked here: {problem}; check on cuda or host")
+    return Session(pair.original, "numpy").run(feeds), session.run(feeds), [f"{problem}: graphfuse alone compared"]
+
+
+def _why_no_polygraphy(pair: _Pair, feeds: Mapping[str, np.ndarray]) -> str | None:
+    """Why the comparison has to do without Polygraphy; None if it does not."""
+    if importlib.util.find_spec("polygraphy") is None:
+        return "Polygraphy is not installed"
+    types = [a.dtype for a in feeds.values()]
+    types += [numpy_type(p.dtype) for p in pair.output_ports() if p.dtype not in (0, STRING)]
+    plain = all(is_native(t) for t in types) and all(p.dtype not in (0, STRING) for p in pair.output_ports())
+    return None if plain else "Polygraphy cannot carry the types of these inputs and outputs"
 
 
 def _engine_runner(model: onnx_ir.Model, feeds: Mapping[str, np.ndarray]) -> Any:
@@ -150,16 +161,17 @@ def _engine_runner(model: onnx_ir.Model, feeds: Mapping[str, np.ndarray]) -> Any
 
 def _compare(pair: _Pair, want: Arrays, got: Arrays, limits: Limits) -> list[OutputVerdict]:
     """Our verdicts, then Polygraphy's on what ours let pass: it is never the only judge, and never overruled."""
-    from graphfuse.check import runners
-
     through = pair.float_types()
 
     def pick(name: str, dtype: np.dtype) -> Tolerance:
         return choose(dtype, through.get(name, ()), whole=True, limits=limits)
 
     verdicts = compare_outputs(want, got, pick)
-    if not (runners.carries(want) and runners.carries(got)):
+    arrays = [*want.values(), *got.values()]
+    if importlib.util.find_spec("polygraphy") is None or not all(isinstance(a, np.ndarray) and is_native(a.dtype) for a in arrays):
         return verdicts
+    from graphfuse.check import runners
+
     said = runners.polygraphy_verdicts(want, got, verdicts)
     doubt = "Polygraphy finds it out of tolerance"
     return [v if said.get(v.name, True) or not v.passed else replace(v, passed=False, reason=doubt) for v in verdicts]

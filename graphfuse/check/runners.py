@@ -26,7 +26,7 @@ from graphfuse.session import Session
 from graphfuse.session.interface import Port
 from graphfuse.session.ort_stage import first_line, session_options
 from graphfuse.session.session import Model
-from graphfuse.session.values import is_native, numpy_type
+from graphfuse.session.values import numpy_type
 
 
 class SessionRunner(BaseRunner):  # type: ignore[misc]
@@ -54,11 +54,6 @@ def _metadata(ports: tuple[Port, ...]) -> Any:
         shape = None if p.shape is None else tuple(d if isinstance(d, int) else None for d in p.shape)
         found.add(p.name, dtype=DataType.from_dtype(numpy_type(p.dtype)), shape=shape)
     return found
-
-
-def carries(arrays: Mapping[str, Any]) -> bool:
-    """Whether Polygraphy can carry all of these: not sequences, strings, bfloat16 or float8."""
-    return all(isinstance(a, np.ndarray) and is_native(a.dtype) for a in arrays.values())
 
 
 def reference_runner(model: Model) -> BaseRunner:

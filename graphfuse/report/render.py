@@ -64,7 +64,7 @@ def scan_tables(found: Scan) -> list[RenderableType]:
     """The figures of a model, its regions, and what was left alone."""
     figures = table(found.model, "", "before", "after", "", right=("before", "after"))
     left = found.small_ops - found.small_ops_fused
-    figures.add_row("nodes", f"{found.nodes}", "", Text(f"{found.shape_nodes} of them shape arithmetic", style="dim"))
+    figures.add_row("nodes", f"{found.nodes}", f"{found.nodes_after}", Text(f"{found.shape_nodes} of them shape arithmetic", style="dim"))
     figures.add_row("small ops on their own", f"{found.small_ops}", f"{left}", Text(f"longest chain {found.longest_chain}", style="dim"))
     figures.add_row(
         "kernel launches, predicted",
@@ -75,7 +75,9 @@ def scan_tables(found: Scan) -> list[RenderableType]:
     figures.add_row(
         "memory traffic, predicted", size(found.bytes_before), size(found.bytes_after), _gain(found.bytes_before, found.bytes_after)
     )
-    return [figures, *region_tables(found.regions), *_refused(found.refused)]
+    sizes = ", ".join(f"{name}={value}" for name, value in found.sizes.items())
+    note = [Text(f"predicted at {sizes}; --size NAME=N chooses others", style="dim")] if sizes else []
+    return [figures, *note, *region_tables(found.regions), *_refused(found.refused)]
 
 
 def _gain(before: float, after: float) -> Text:
@@ -86,16 +88,19 @@ def region_tables(regions: Sequence[Any]) -> list[RenderableType]:
     """A row for each region: what goes in, and what becomes of it."""
     if not regions:
         return [Text("No region: nothing here is worth fusing, or may be.", style="yellow")]
-    made = table("Regions", "name", "ops", "launches", "bytes", "ops in it", right=("ops", "launches", "bytes"), wide=("ops in it",))
+    made = table(
+        "Regions",
+        "region, and the ops in it",
+        "ops",
+        "launches",
+        "bytes",
+        right=("ops", "launches", "bytes"),
+        wide=("region, and the ops in it",),
+    )
     for region in regions:
+        name = Text.assemble(region.name, "\n", ("  " + counted(region.op_types), "dim"))
         launches = f"{region.launches_before} -> {region.kernels}"
-        made.add_row(
-            region.name,
-            f"{len(region.nodes)}",
-            launches,
-            f"{size(region.bytes_before)} -> {size(region.bytes_after)}",
-            counted(region.op_types),
-        )
+        made.add_row(name, f"{len(region.nodes)}", launches, f"{size(region.bytes_before)} -> {size(region.bytes_after)}")
     return [made]
 
 
@@ -209,8 +214,8 @@ def region_parts(region: ShownRegion, parts: Sequence[str]) -> list[RenderableTy
 
 
 def _resources(region: ShownRegion) -> Table:
-    columns = ("arch", "entry", "registers", "shared bytes", "spilled bytes", "stack bytes")
-    made = table(region.name, *columns, right=columns[2:])
+    columns = ("arch", "entry", "registers", "shared", "spilled", "stack")
+    made = table(f"{region.name}: registers a thread, bytes of memory", *columns, right=columns[2:])
     for arch, entries in region.resources.items():
         for entry, used in entries.items():
             spills = used["spill_stores"] + used["spill_loads"]

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import onnx_ir
+
 from graphfuse.graph.load import load_model
-from graphfuse.match.cost import Cost, unfused_cost
+from graphfuse.match.cost import NOMINAL_SIZE, Cost, unfused_cost
 from graphfuse.match.rewrite import FusedRegion, prepare, rewrite_model
 from graphfuse.match.small_ops import Kind
 from graphfuse.session.session import Model
@@ -20,11 +22,12 @@ class Scan:
     """Figures of a model before and after fusion.
 
     Launches and bytes are predictions: one kernel for each node that is no shape arithmetic and no pure view, reading its
-    inputs and writing its outputs once. ``bytes`` count run-time dimensions at ``sizes``, others at 64.
+    inputs and writing its outputs once. Run-time dimensions count as ``sizes`` says.
     """
 
     model: str
     nodes: int
+    nodes_after: int
     shape_nodes: int
     small_ops: int
     small_ops_fused: int
@@ -33,6 +36,7 @@ class Scan:
     launches_after: int
     bytes_before: int
     bytes_after: int
+    sizes: dict[str, int]
     by_kind: dict[str, int]
     ops: dict[str, int]
     regions: list[FusedRegion]
@@ -70,6 +74,7 @@ def scan(
     return Scan(
         model=os.fspath(model) if isinstance(model, str | os.PathLike) else loaded.graph.name or "model",
         nodes=report["nodes_before"],
+        nodes_after=report["nodes_after"],
         shape_nodes=report["shape_nodes"],
         small_ops=report["small_ops"],
         small_ops_fused=report["small_ops_fused"],
@@ -78,11 +83,18 @@ def scan(
         launches_after=after.launches,
         bytes_before=before.bytes,
         bytes_after=after.bytes,
+        sizes=_sizes(loaded, sizes or {}),
         by_kind=dict(kinds.most_common()),
         ops=dict(Counter(small).most_common()),
         regions=made.regions,
-        refused=dict(Counter({r.rule: 0 for r in made.refusals}) + _count_refused(made.refusals)),
+        refused=dict(_count_refused(made.refusals).most_common()),
     )
+
+
+def _sizes(model: onnx_ir.Model, given: Mapping[str, int]) -> dict[str, int]:
+    """The run-time dimensions of the inputs, with the values that the predictions take for them."""
+    names = [d.value for v in model.graph.inputs for d in v.shape or () if isinstance(d, onnx_ir.SymbolicDim) and d.value]
+    return {name: given.get(name, NOMINAL_SIZE) for name in dict.fromkeys(names)}
 
 
 def _count_refused(refusals: Iterable[Any]) -> Counter[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 
 import numpy as np
@@ -134,6 +135,15 @@ def test_bfloat16_outputs_are_compared_without_polygraphy():
     result = run(model(nodes, inputs, outputs), fused)
     assert result.passed
     assert "graphfuse alone compared" in result.notes[0]
+
+
+def test_without_polygraphy_the_check_is_made_and_says_so(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "polygraphy" else find(name, *more))
+    result = run(plain(chain()), chain(tanh=tanh_program(True)))
+    assert result.guilty == ("tanh",)
+    assert not result.outputs[0].passed
+    assert result.notes[0] == "Polygraphy is not installed: graphfuse alone compared"
 
 
 def test_host_without_a_compiler_falls_back_and_says_so(monkeypatch):

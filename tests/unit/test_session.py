@@ -276,3 +276,18 @@ def test_a_program_of_another_type_is_refused():
 def test_unknown_device():
     with pytest.raises(GraphfuseError, match="no device 'gpu'; choose one of auto, cuda, host, numpy"):
         Session(two_layers(), "gpu")
+
+
+def test_bind_needs_cuda():
+    with pytest.raises(GraphfuseError, match="bind needs a session on device 'cuda'; this one runs on 'numpy'"):
+        Session(two_layers(), "numpy").bind({})
+
+
+def test_nodes_that_only_function_bodies_read_are_not_run():
+    made = function("gf_p_1", scale_relu(), [node("Mul", ["x", "s"], ["y"])], ["x", "s", "shape"], ["y"], params=[0, 1])
+    nodes = [node("Shape", ["x"], ["shape"]), call("gf_p_1", ["x", "s", "shape"], ["y"])]
+    inputs = [info("x", shape=["n", 4]), info("s", shape=[4])]
+    proto = model(nodes, inputs, [info("y", shape=["n", 4])], functions=[made])
+    session = Session(proto, "numpy")
+    assert session.unfused == []
+    np.testing.assert_array_equal(session.run({"x": GOOD, "s": np.ones(4, "f")})["y"], GOOD)
