@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from graphfuse.engine import Engine
 
 Model = str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model
-Shapes = Mapping[str, tuple[Sequence[int], Sequence[int], Sequence[int]]]
+Shapes = Mapping[str, "str | Sequence[int] | Sequence[Sequence[int]]"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ def build_engine(
 ) -> Engine:
     """A TensorRT engine of a fused model (portable or plugin form), with every fused node a plugin layer.
 
-    ``shapes`` gives the smallest, usual and largest shape of each dynamic input; ``flavour`` is tensorrt or tensorrt_rtx
+    ``shapes`` gives the smallest, usual and largest shape of each dynamic input (``((1, 8), (4, 8), (8, 8))``, or as on the
+    command line ``"1x8,4x8,8x8"``), or one shape for all three; ``flavour`` is tensorrt or tensorrt_rtx
     (None: the one that works here); ``targets`` are architectures such as ``sm_89``. The result has ``bytes``,
     ``save(path)`` and ``plugin_layers``. Raises GraphfuseError when something does not fit or TensorRT refuses.
     """
@@ -121,7 +122,16 @@ def build_engine(
 
 
 def _ranges(shapes: Shapes | None) -> dict[str, Any] | None:
-    return None if shapes is None else {name: tuple(tuple(s) for s in three) for name, three in shapes.items()}
+    from graphfuse.engine import parse_shapes
+
+    ranges: dict[str, Any] = {}
+    for name, given in (shapes or {}).items():
+        if isinstance(given, str):
+            ranges.update(parse_shapes(f"{name}:{given}"))
+        else:
+            plain: list[Any] = list(given)
+            ranges[name] = (tuple(plain),) * 3 if all(isinstance(d, int) for d in plain) else tuple(plain)
+    return ranges or None
 
 
 def _weight_bytes(model: onnx_ir.Model) -> int:

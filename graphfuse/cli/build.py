@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from graphfuse.cli.common import FusedArgument, JsonOption, check_outputs, progress, show, write_json
+from graphfuse.ir.errors import GraphfuseError
 
 
 def register(app: typer.Typer) -> None:
@@ -38,18 +39,21 @@ def build(
         list[str] | None,
         typer.Option("--target", metavar="sm_XX", help="GPU architecture to build for; may be repeated.", show_default=False),
     ] = None,
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what TensorRT says.")] = False,
     json_file: JsonOption = None,
 ) -> int:
     """Build a TensorRT engine in which every fused node is a plugin layer."""
     from graphfuse import api
     from graphfuse.engine import parse_shapes
+    from graphfuse.report.render import plural
 
     check_outputs([output, json_file], [fused])
-    ranges = parse_shapes(shapes) if shapes else None
+    targets, texts = _sorted(target, shapes, more)
+    ranges = parse_shapes(texts) if texts else None
     began = time.perf_counter()
     with progress(f"building {output.name}"):
-        engine = api.build_engine(fused, shapes=ranges, flavour=flavour, targets=target, verbose=verbose)
+        engine = api.build_engine(fused, shapes=ranges, flavour=flavour, targets=targets, verbose=verbose)
     seconds = time.perf_counter() - began
     engine.save(output)
     report = {
@@ -57,13 +61,27 @@ def build(
         "plugin_layers": list(engine.plugin_layers),
         "bytes": len(engine.bytes),
         "seconds": round(seconds, 3),
-        "targets": list(target or ()),
+        "targets": targets,
     }
     write_json(json_file, report)
     if verbose:
         show(*engine.log)
     show(
-        f"{len(engine.plugin_layers)} plugin layers in {len(engine.bytes) / 1e6:.2f} MB, {engine.flavour}, {seconds:.1f} s",
+        f"{plural(len(engine.plugin_layers), 'plugin layer')} in {len(engine.bytes) / 1e6:.2f} MB, {engine.flavour}, {seconds:.1f} s",
         f"wrote {output}",
     )
     return 0
+
+
+def _sorted(target: list[str] | None, shapes: list[str] | None, more: list[str] | None) -> tuple[list[str], list[str]]:
+    """Targets and shapes, those among them that follow one option without its name: ``--target sm_89 sm_120``."""
+    targets = [t for text in target or () for t in text.split(",")]
+    texts = list(shapes or ())
+    for word in more or ():
+        if word.startswith("sm_"):
+            targets.append(word)
+        elif ":" in word:
+            texts.append(word)
+        else:
+            raise GraphfuseError(f"argument {word!r} is not understood; it is no target like sm_89 and no shape like x:1x3")
+    return targets, texts

@@ -47,7 +47,7 @@ def show(*parts: RenderableType) -> None:
     """Prints tables and lines."""
     out = console()
     for part in parts:
-        out.print(part)
+        out.print(part, soft_wrap=type(part).__name__ != "Table")  # text is source to be copied: never broken over lines
 
 
 @contextmanager

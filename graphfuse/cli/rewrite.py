@@ -74,6 +74,7 @@ def export_plugin(fused: FusedArgument, output: ModelOutput, json_file: JsonOpti
     """Write a fused model in plugin form, for a TensorRT parser of your own (import graphfuse_plugin there)."""
     from graphfuse.api import plugin_form
     from graphfuse.graph.save import save_model
+    from graphfuse.report.render import plural
     from graphfuse.session.fused import is_fused, label
 
     check_outputs([output, json_file], [fused])
@@ -81,5 +82,5 @@ def export_plugin(fused: FusedArgument, output: ModelOutput, json_file: JsonOpti
     save_model(model, output)
     layers = [label(n) for n in model.graph.all_nodes() if is_fused(n)]
     write_json(json_file, {"plugin_nodes": layers})
-    show(f"{len(layers)} fused nodes in plugin form", f"wrote {output}")
+    show(f"{plural(len(layers), 'fused node')} in plugin form", f"wrote {output}")
     return 0

@@ -145,7 +145,7 @@ def _gpu() -> str:
     try:
         status, *_ = driver.cuInit(0)
     except RuntimeError as error:  # the driver library itself is absent
-        raise FileNotFoundError(f"no NVIDIA driver: {error}") from error
+        raise FileNotFoundError("no NVIDIA driver is found") from error
     if status != driver.CUresult.CUDA_SUCCESS:
         raise FileNotFoundError(f"the NVIDIA driver does not start: {status.name}")
     version = driver.cuDriverGetVersion()[1]

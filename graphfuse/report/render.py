@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from graphfuse.check.verdict import CheckResult, OutputVerdict
+    from graphfuse.match.explain import Explanation
     from graphfuse.report.doctor import Doctor
-    from graphfuse.report.explain import Explanation, NodeStory
+    from graphfuse.report.explain import Explained
     from graphfuse.report.scan import Scan
     from graphfuse.report.show import ShownRegion
 
@@ -209,7 +210,7 @@ def region_parts(region: ShownRegion, parts: Sequence[str]) -> list[RenderableTy
         if part == "resources":
             made.append(_resources(region))
         else:
-            made.append(Text(region.text if part == "program" else region.cuda))
+            made.append(Text(region.text + "\n" if part == "program" else f"// region {region.name}\n{region.cuda}"))
     return made
 
 
@@ -241,16 +242,36 @@ def doctor_table(found: Doctor) -> Table:
 # --- explain ----------------------------------------------------------------------------------------------------------
 
 
-def explain_tables(found: Explanation) -> list[RenderableType]:
-    """A row for each node; in full if there is one only."""
-    made = table("", "node", "op", "state", "where or why", wide=("node", "where or why"))
-    for story in found.nodes:
-        style = {"fused": "green", "left": "yellow"}.get(story.state, "dim")
-        made.add_row(escape(story.node), story.op_type, Text(story.state, style=style), _story(story))
-    reasons = [Text.assemble((name, "bold"), f": {reason}") for name, reason in found.regions.items()]
-    return [made, *reasons]
+def explain_tables(found: Explained) -> list[RenderableType]:
+    """A row for each node; of one alone, all that there is to say."""
+    if len(found.nodes) == 1:
+        return [_one_node(found.nodes[0], found.names)]
+    made = table("Nodes", "node", "op", "rule", "where or why", wide=("node", "where or why"))
+    for node in found.nodes:
+        made.add_row(
+            escape(node.node), node.op_type, Text(node.rule, style=_rule_style(node)), escape(found.names.get(node.region, node.reason))
+        )
+    return [made]
 
 
-def _story(story: NodeStory) -> str:
-    parts = [story.region] if story.region else []
-    return escape("; ".join([*parts, *(f"{w.rule}: {w.reason}" for w in story.why)]))
+def _rule_style(node: Explanation) -> str:
+    walls = ("constant", "shape-arithmetic", "big-op", "not-small")
+    return "green" if node.region else "dim" if node.rule in walls else "yellow"
+
+
+def _one_node(node: Explanation, names: dict[int, str]) -> Table:
+    made = table(f"{node.node} ({node.op_type})", "", "", wide=("",))
+    made.show_header = False
+    rows: list[tuple[str, str | Text]] = [
+        ("rule", Text(node.rule, style=_rule_style(node))),
+        ("reason", node.reason),
+        ("region", names.get(node.region, "")),
+        ("with", ", ".join(node.together)),
+        ("reads from", ", ".join(node.producers)),
+        ("read by", ", ".join(node.readers)),
+    ]
+    rows += [(f"apart: {r.rule}", f"{' and '.join(r.nodes)}: {r.reason}") for r in node.apart]
+    for name, what in rows:
+        if what:
+            made.add_row(name, what if isinstance(what, Text) else escape(what))
+    return made

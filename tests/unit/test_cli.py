@@ -149,10 +149,20 @@ def test_explain(place, capsys):
     capsys.readouterr()
     assert main(["explain", "m.onnx", "silu", "--json", "x.json"]) == 0
     (story,) = json.loads(Path("x.json").read_text())["nodes"]
-    assert (story["node"], story["op_type"], story["state"]) == ("silu", "Mul", "fused")
-    assert "silu" in capsys.readouterr().out
+    assert (story["node"], story["op_type"], story["rule"]) == ("silu", "Mul", "fused")
+    assert story["region"].startswith("gf_")
+    out = capsys.readouterr().out
+    assert "silu (Mul)" in out
+    assert story["region"] in out
     assert main(["explain", "m.onnx", "b", "--json", "x.json"]) == 0
     assert json.loads(Path("x.json").read_text())["nodes"] == [story]
+
+
+def test_explain_all(place, capsys):
+    capsys.readouterr()
+    assert main(["explain", "m.onnx", "--skip", "no-gain", "--json", "x.json"]) == 0
+    assert [n["node"] for n in json.loads(Path("x.json").read_text())["nodes"]] == ["gate", "silu", "residual", "last"]
+    assert main(["explain", "m.onnx", "--policy", "greedy"]) == 2
 
 
 @pytest.mark.parametrize("device", ["numpy", "host"])
@@ -251,7 +261,7 @@ BAD = {
     "an unknown region": (["show", "f.onnx", "gf_nothing"], "no region 'gf_nothing'"),
     "nothing fused to show": (["show", "m.onnx"], "no fused region"),
     "an unknown target to show": (["show", "f.onnx", "--resources", "--target", "sm_1"], "sm_1"),
-    "an unknown node": (["explain", "m.onnx", "silus"], "did you mean 'silu'"),
+    "an unknown node": (["explain", "m.onnx", "silus"], "'silu'"),
     "an unknown device": (["check", "m.onnx", "f.onnx", "--device", "tpu"], "no device 'tpu'"),
     "an unknown device to run": (["run", "m.onnx", "--device", "tpu"], "no device 'tpu'"),
     "an unknown flavour": (["build", "f.onnx", "-o", "e", "--flavour", "rtx"], "flavour 'rtx'"),
