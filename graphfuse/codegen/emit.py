@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from graphfuse.ir import dtypes, expr
+from graphfuse.ir.builder import Number
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.expr import Atom, Call, Dim, Sym, Var
 from graphfuse.ir.scalars import TABLE
@@ -20,7 +21,7 @@ from graphfuse.schedule.kernel import exprs_of, reachable
 from graphfuse.schedule.scalar import Condition, Node, Puller
 
 INDENT = "  "
-DIV_BY = {"*": "gf_div_by({0}, {1}, {2})"}
+DEVICE = {"div_by": "gf_div_by({0}, {1}, {2})", "exp_small": "gf_exp_small({0})", "rcp_small": "gf_rcp_small({0})"}
 
 
 @dataclass(frozen=True)
@@ -114,15 +115,20 @@ class Emitter:
             raise AssertionError("a reduction is used before its pass")
         args = [self.ref(a) for a in node.args]
         self.prepare(exprs_of(node))
-        if node.payload == "div_by" and self.is_array(node):
-            return self._divide_lanes(*args)
+        if node.payload in ("div", "div_by") and node.dtype.compute is dtypes.F32 and self.is_array(node):
+            return self._divide_lanes(node, args)
         return self.define(node, self._operation(node, args))
 
-    def _divide_lanes(self, x: str, by: str, inverse: str) -> str:
-        """Lanes that share a divisor share the test for the rare quotients too: one branch a vector."""
+    def _divide_lanes(self, node: Node, args: list[str]) -> str:
+        """One branch a vector for the quotients that need care, instead of one an element."""
+        x, by = args[0], args[1]
         rare = self.fresh("rare")
         self.line(f"bool {rare} = false;")
-        name = self.define_as(dtypes.F32, f"gf_div_near({x}, {by}, {inverse}, {rare})", array=True)
+        inverse = args[2] if len(args) > 2 else self.define_as(dtypes.F32, f"gf_rcp_near({by}, {rare})", array=True)
+        if node.args[0].kind == "const" and node.args[0].payload == 1.0:
+            name = inverse
+        else:
+            name = self.define_as(dtypes.F32, f"gf_div_near({x}, {by}, {inverse}, {rare})", array=True)
         self.line(f"if ({rare}) {{ GF_LANES({self.lanes}) {name} = {x} / {by}; }}")
         return name
 
@@ -141,17 +147,19 @@ class Emitter:
 
     def _operation(self, node: Node, args: list[str]) -> str:
         if node.kind == "op":
-            table = DIV_BY if node.payload == "div_by" else TABLE[str(node.payload)].device
+            if node.payload in DEVICE:
+                return DEVICE[str(node.payload)].format(*args)
+            table = TABLE[str(node.payload)].device
             kind = node.args[-1].dtype.kind
             return table.get(kind, table.get("*", "")).format(*args)
         if node.kind == "cast":
             return f"gf_cast<{node.dtype.c}>({args[0]})"
         if node.kind == "round":
             return f"gf_round<{node.dtype.c}>({args[0]})"
-        return f"({compute_type(node.dtype)}){self.index(node.payload)}"  # type: ignore[arg-type]
+        return f"({compute_type(node.dtype)}){self.index(node.payload)}"
 
     def _write_load(self, node: Node) -> str:
-        number, address = node.payload  # type: ignore[misc]
+        number, address = node.payload
         self.prepare([address])
         pointer, size = f"p{number}", node.dtype.size
         if not self.is_array(node):
@@ -179,7 +187,7 @@ class Emitter:
     # --- cases
 
     def _write_case(self, node: Node) -> str:
-        conditions: Sequence[Condition] = node.payload  # type: ignore[assignment]
+        conditions: Sequence[Condition] = node.payload
         self._hoist(node)
         self.prepare(exprs_of(node))
         array = self.is_array(node)
@@ -235,7 +243,14 @@ class Emitter:
 
     def _name_call(self, atom: Call) -> None:
         if not self.scope.lane and "j" in self._names(expr.Expr({(atom,): 1})):
-            return  # differs by lane: written inside the lanes' loops
+            if self._neighbours(atom):  # differs by lane, but lane 0 is worth a name
+                first = expr.substitute(atom.left, {Var("j", self.lanes): 0})
+                for fn in ("//", "%"):
+                    self._name_first(Call(fn, first, atom.right))
+            return
+        self._name_first(atom)
+
+    def _name_first(self, atom: Call) -> None:
         if self._find_integer(atom) is None:
             text = self._call(atom)
             name = self.fresh("t")
@@ -281,6 +296,8 @@ class Emitter:
 
     def _call(self, atom: Call) -> str:
         plain = expr.is_nonneg(atom.left)
+        if plain and self._neighbours(atom):
+            return self._stepped(atom)
         names: Mapping[str, str] = {
             "//": "gf_quot" if plain else "gf_floordiv",
             "%": "gf_rem" if plain else "gf_floormod",
@@ -289,6 +306,27 @@ class Emitter:
         }
         typed = "" if plain and atom.fn in ("//", "%") else f"<{self.index_type}>"
         return f"{names[atom.fn]}{typed}({self._typed(atom.left)}, {self._typed(atom.right)})"
+
+    def _neighbours(self, atom: Call) -> bool:
+        """Whether the lanes divide neighbouring numbers, so that at most one carry lies between them."""
+        lane = Var("j", self.lanes)
+        if atom.fn not in ("//", "%") or not isinstance(atom.right, int) or atom.right < self.lanes or self.lanes == 1:
+            return False
+        return expr.coefficient(atom.left, lane) == 1 and expr.is_nonneg(expr.substitute(atom.left, {lane: 0}))
+
+    def _stepped(self, atom: Call) -> str:
+        """The quotient or remainder of lane ``j`` from those of lane 0."""
+        first = expr.substitute(atom.left, {Var("j", self.lanes): 0})
+        rest = f"gf_rem({self._typed(first)}, {self.index(atom.right)})"
+        stepped = f"<{self.index_type}>({self._first(first, '%', atom.right, rest)} + j, {self.index(atom.right)})"
+        if atom.fn == "%":
+            return f"gf_wrap{stepped}"
+        quotient = f"gf_quot({self._typed(first)}, {self.index(atom.right)})"
+        return f"({self._first(first, '//', atom.right, quotient)} + gf_carry{stepped})"
+
+    def _first(self, left: Dim, fn: str, right: Dim, text: str) -> str:
+        """The name of lane 0's quotient or remainder where it has one."""
+        return self._find_integer(Call(fn, left, right)) or text
 
     def _typed(self, item: Dim) -> str:
         return self.index(item) if isinstance(item, int) else f"({self.index_type}){self.index(item)}"
@@ -318,17 +356,17 @@ def compute_type(dtype: DType) -> str:
     return dtype.compute.c
 
 
-def literal(value: object, dtype: DType) -> str:
+def literal(value: Number, dtype: DType) -> str:
     """A constant of the compute type of ``dtype`` in C."""
     kind = dtype.compute
     if kind is dtypes.BOOL:
         return "true" if value else "false"
     if kind.is_integer:
-        number = int(value)  # type: ignore[call-overload]
+        number = int(value)
         if number == -(1 << 63):
             return "(-9223372036854775807LL - 1)"
         return f"({kind.c}){number}{'ULL' if kind.kind == 'u' else 'LL'}" if kind is not dtypes.I32 or number == -(1 << 31) else f"({number})"
-    number = float(value)  # type: ignore[arg-type]
+    number = float(value)
     suffix = "f" if kind is dtypes.F32 else ""
     if math.isfinite(number):
         text = float.hex(number) + suffix

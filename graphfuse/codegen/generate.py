@@ -14,11 +14,11 @@ from graphfuse.codegen.emit import INDENT, Emitter
 from graphfuse.codegen.rowwise import RowEmitter, Team, walk
 from graphfuse.codegen.source import KernelSource, Variant
 from graphfuse.ir import expr
-from graphfuse.ir.expr import Dim, Expr, Var
+from graphfuse.ir.expr import Dim, Expr
 from graphfuse.ir.program import Program
 from graphfuse.schedule.kernel import Kernel, Pointwise, Rows, nominal, plan, reachable
 from graphfuse.schedule.rows import ROW
-from graphfuse.schedule.scalar import Puller
+from graphfuse.schedule.scalar import Node, Puller
 
 THREADS = 256
 WARP = 32
@@ -111,15 +111,15 @@ def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
     return Team(threads, THREADS)
 
 
-def _along_columns(puller: Puller, roots: Sequence[Sequence[object]]) -> bool:
+def _along_columns(puller: Puller, roots: Sequence[Sequence[Node]]) -> bool:
     """Whether a row's elements mostly lie next to each other; otherwise neighbouring rows do."""
     along = across = 0
     for nodes in roots:
-        for node in reachable(puller, nodes):  # type: ignore[arg-type]
+        for node in reachable(puller, nodes):
             if node.kind == "load":
-                number, address = node.payload  # type: ignore[misc]
+                address = node.payload[1]
                 units = [v for v in node.vars if v.name != ROW]
-                close = any(expr.coefficient(address, v) in (1, 2, 4, 8) for v in units if isinstance(v, Var))
+                close = any(expr.coefficient(address, v) in (1, 2, 4, 8) for v in units)
                 if units and any(v.name == ROW for v in node.vars):
                     along, across = along + close, across + (not close)
     return along >= across
@@ -188,7 +188,7 @@ def _team(shaped: Shaped, block: int) -> Team:
 def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
     if isinstance(shaped.segment, Rows):
         return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
-    return pointwise.blocks(shaped.segment, lanes, block)
+    return pointwise.blocks(shaped.program, shaped.segment, lanes, block)
 
 
 def _edge(outer: Emitter, number: int, count: Dim) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from graphfuse.codegen.emit import Emitter, vector_address
 from graphfuse.ir import expr
 from graphfuse.ir.dtypes import DType
-from graphfuse.ir.expr import Dim, Var
+from graphfuse.ir.expr import Dim, Expr, Var
 from graphfuse.ir.program import Program
-from graphfuse.schedule.kernel import Pointwise
+from graphfuse.schedule.kernel import Pointwise, nominal
 from graphfuse.schedule.scalar import Index, Node, delinear, linear
 
 ITEMS = 2  # measured on an H200: 4 gains nothing over 2
@@ -29,16 +29,18 @@ def lane_index(unit: str, columns: Dim, lanes: int) -> Dim:
     return lanes * expr.var(unit, steps(columns, lanes)) + expr.var("j", lanes)
 
 
-def items(segment: Pointwise, lanes: int, threads: int) -> int:
+def items(program: Program, segment: Pointwise, lanes: int, threads: int) -> int:
     """Vectors of one thread: several, so that their loads are in flight together, where they tile the segment exactly."""
     count = steps(expr.product(segment.shape), lanes)
-    exact = isinstance(count, int) and count % (threads * ITEMS) == 0
-    return ITEMS if exact and count >= ENOUGH else 1  # type: ignore[operator]
+    if isinstance(count, Expr) or count < ENOUGH or count % (threads * ITEMS):
+        return 1
+    loads = sum(nominal(expr.product(shape)) >= count for _, shape in program.params)
+    return ITEMS if loads <= ITEMS else 1
 
 
-def blocks(segment: Pointwise, lanes: int, threads: int) -> Dim:
+def blocks(program: Program, segment: Pointwise, lanes: int, threads: int) -> Dim:
     """Blocks that a segment needs."""
-    return expr.ceildiv(steps(expr.product(segment.shape), lanes), threads * items(segment, lanes, threads))
+    return expr.ceildiv(steps(expr.product(segment.shape), lanes), threads * items(program, segment, lanes, threads))
 
 
 def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, first_block: str) -> None:
@@ -46,7 +48,7 @@ def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, f
     total = expr.product(segment.shape)
     count = steps(total, emitter.lanes)
     kind = emitter.index_type
-    each = items(segment, emitter.lanes, threads)
+    each = items(program, segment, emitter.lanes, threads)
     base = f"({kind})(blockIdx.x - {first_block})"
     if each > 1:
         head = f"GF_UNROLL for (int k = 0; k < {each}; ++k) {{ const {kind} u = ({base} * {each} + k) * {emitter.integer(threads)} + ({kind})threadIdx.x;"

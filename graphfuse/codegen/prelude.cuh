@@ -199,11 +199,28 @@ GF_INLINE gf_i32 gf_quot(gf_i32 a, gf_i32 b) { return (gf_i32)((gf_u32)a / (gf_u
 GF_INLINE gf_i64 gf_quot(gf_i64 a, gf_i64 b) { return (gf_i64)((gf_u64)a / (gf_u64)b); }
 GF_INLINE gf_i32 gf_rem(gf_i32 a, gf_i32 b) { return (gf_i32)((gf_u32)a % (gf_u32)b); }
 GF_INLINE gf_i64 gf_rem(gf_i64 a, gf_i64 b) { return (gf_i64)((gf_u64)a % (gf_u64)b); }
+template <class I> GF_INLINE I gf_wrap(I a, I b) { return a < b ? a : a - b; }  // a % b for a below 2b
+template <class I> GF_INLINE I gf_carry(I a, I b) { return a < b ? 0 : 1; }      // a / b for a below 2b
 template <class I> GF_INLINE I gf_larger(I a, I b) { return a < b ? b : a; }
 template <class I> GF_INLINE I gf_smaller(I a, I b) { return b < a ? b : a; }
 
-// x / b for a b that many elements share: y is 1 / b, rounded. Two corrections by FMA give the correctly rounded quotient
-// (Markstein) while nothing overflows or is denormal, zeros keep their sign; all else sets `rare` and must divide.
+// --- division of whole vectors: no branch an element -----------------------------------------------------------------
+// The usual case is computed for all lanes; where one of them needs care, `rare` is set and the vector is divided again.
+
+// 1 / b, correctly rounded while b and 1 / b are normal.
+GF_INLINE float gf_rcp_near(float b, bool& rare) {
+#ifdef GF_HOST
+  return 1.0f / b;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(b));
+  const float size = fabsf(b);
+  rare |= !(size > 0x1p-126f && size < 0x1p126f);
+  return fmaf(y, fmaf(-b, y, 1.0f), y);
+#endif
+}
+// x / b where y is 1 / b, rounded: two corrections by FMA give the correctly rounded quotient (Markstein) while nothing
+// overflows or is denormal; zeros keep their sign.
 GF_INLINE float gf_div_near(float x, float b, float y, bool& rare) {
   const float first = x * y;
   const float second = fmaf(fmaf(-b, first, x), y, first);
@@ -218,6 +235,20 @@ GF_INLINE float gf_div_by(float x, float b, float y) {
   const float near = gf_div_near(x, b, y, rare);
   return rare ? x / b : near;
 }
+
+// --- for values of 16 bits: relative error below 2^-17, far under the 2^-9 or 2^-12 of their rounding -------------------
+
+#ifdef GF_HOST
+GF_INLINE float gf_exp_small(float x) { return expf(x); }
+GF_INLINE float gf_rcp_small(float x) { return 1.0f / x; }
+#else
+GF_INLINE float gf_exp_small(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504088896341f));
+  return y;
+}
+GF_INLINE float gf_rcp_small(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+#endif
 
 // --- folding a row over its team of threads ---------------------------------------------------------------------------
 

@@ -291,7 +291,7 @@ class Fold:
     """The text of one reduction: an accumulator for each lane, their step and their end."""
 
     def __init__(self, program: Program, node: Node, name: str, lanes: int) -> None:
-        instr = program.body[node.payload[0]]  # type: ignore[index]
+        instr = program.body[node.payload[0]]
         self.node = node
         self.name = name
         self.lanes = lanes

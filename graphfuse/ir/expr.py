@@ -247,15 +247,13 @@ def _atom_bounds(atom: Atom) -> tuple[Dim | None, Dim | None]:
         if exact and is_nonneg(atom.left):  # a symbolic quotient stands for itself
             return _wrap(atom), _wrap(atom)
         lo = 0 if llo is not None and _nonneg_poly(llo) else None
-        hi = floordiv(lhi, atom.right) if lhi is not None and not variables(atom.right) and lo == 0 else None
-        return lo, hi
+        return lo, floordiv(lhi, atom.right) if lhi is not None and not variables(atom.right) and lo == 0 else None
     if not variables(_wrap(atom)):
         known = any(b is not None and _nonneg_poly(b) for b in (llo, rlo))
         both = all(b is not None and _nonneg_poly(b) for b in (llo, rlo))
         return (_wrap(atom), _wrap(atom)) if (known if atom.fn == "max" else both) else (None, None)
     pick = emax if atom.fn == "max" else emin
-    lo = pick(llo, rlo) if llo is not None and rlo is not None else None
-    return lo, (pick(lhi, rhi) if lhi is not None and rhi is not None else None)
+    return (pick(llo, rlo) if llo is not None and rlo is not None else None), (pick(lhi, rhi) if lhi is not None and rhi is not None else None)
 
 
 def _nonneg_poly(dim: Dim) -> bool:

@@ -47,7 +47,7 @@ def _map(instr: Instr, args: list[Array], env: Mapping[str, int]) -> Array:
 def _cast(instr: Instr, args: list[Array], env: Mapping[str, int]) -> Array:
     (x,) = args
     if instr.dtype is BOOL:
-        return x != 0
+        return np.asarray(x != 0)
     if instr.dtype.is_integer and x.dtype.kind == "f":
         return _float_to_int(x, instr.dtype)
     return x.astype(instr.dtype.numpy).astype(instr.dtype.compute.numpy)
@@ -92,11 +92,11 @@ def _reduce(instr: Instr, args: list[Array], env: Mapping[str, int]) -> Array:
     if fn in ("argmax", "argmin"):
         pick = np.argmax if fn == "argmax" else np.argmin
         if instr.attr("last"):
-            return x.shape[axes[0]] - 1 - pick(np.flip(x, axes[0]), axis=axes[0])
-        return pick(x, axis=axes[0]).astype(np.int64)
+            return np.asarray(x.shape[axes[0]] - 1 - pick(np.flip(x, axes[0]), axis=axes[0]))
+        return np.asarray(pick(x, axis=axes[0])).astype(np.int64)
     if fn in ("max", "min"):  # a run-time axis may be empty
-        return (np.max if fn == "max" else np.min)(x, axis=axes, initial=identity(fn, instr.dtype))
-    return (np.sum if fn == "sum" else np.prod)(x, axis=axes, dtype=x.dtype)
+        return np.asarray((np.max if fn == "max" else np.min)(x, axis=axes, initial=identity(fn, instr.dtype)))
+    return np.asarray((np.sum if fn == "sum" else np.prod)(x, axis=axes, dtype=x.dtype))
 
 
 _STEP: dict[str, Callable[[Instr, list[Array], Mapping[str, int]], Any]] = {

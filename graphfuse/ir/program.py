@@ -96,16 +96,17 @@ class Program:
                 for dim in shape:
                     names.update(dict.fromkeys(sorted(expr.symbols(dim))))
             self._cache["symbols"] = tuple(names)
-        return self._cache["symbols"]
+        known: tuple[str, ...] = self._cache["symbols"]
+        return known
 
     def bind(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
         """The value of each symbol for these input shapes. Raises ShapeError when they do not fit the program."""
         if len(shapes) != len(self.params):
             raise ShapeError(f"the program takes {len(self.params)} inputs, not {len(shapes)}")
         env: dict[str, int] = {}
-        for (_, want), got in zip(self.params, shapes, strict=True):
-            if len(want) != len(got):
-                raise ShapeError(f"an input of rank {len(want)} ({_dims(want)}) got the shape {tuple(got)}")
+        for (_, declared), real in zip(self.params, shapes, strict=True):
+            if len(declared) != len(real):
+                raise ShapeError(f"an input of rank {len(declared)} ({_dims(declared)}) got the shape {tuple(real)}")
         for want, got in _dim_pairs(self.params, shapes):
             solved = solve(want, got, env)
             if solved is not None:
@@ -113,10 +114,9 @@ class Program:
         missing = [s for s in self.symbols if s not in env]
         if missing:
             raise ShapeError(f"the input shapes do not determine {', '.join(missing)}")
-        for index, ((_, want_shape), got_shape) in enumerate(zip(self.params, shapes, strict=True)):
-            for want, got in zip(want_shape, got_shape, strict=True):
-                if expr.evaluate(want, env) != got:
-                    raise ShapeError(f"input {index} has the shape {tuple(got_shape)}; the program wants {_dims(want_shape)} ({env})")
+        for index, ((_, declared), real) in enumerate(zip(self.params, shapes, strict=True)):
+            if any(expr.evaluate(want, env) != got for want, got in zip(declared, real, strict=True)):
+                raise ShapeError(f"input {index} has the shape {tuple(real)}; the program wants {_dims(declared)} ({env})")
         return env
 
     def output_shapes(self, env: Mapping[str, int]) -> list[tuple[int, ...]]:
@@ -128,14 +128,16 @@ class Program:
         table: dict[Atom, Dim] = {Sym(name): value for name, value in env.items()}
         if not table:
             return self
-        sub = lambda value: _substitute(value, table)  # noqa: E731
-        body = tuple(
-            Instr(i.op, i.args, i.dtype, sub(i.shape), tuple((k, sub(v) if k in DIM_ATTRS else v) for k, v in i.attrs)) for i in self.body
-        )
-        return Program(tuple((t, sub(s)) for t, s in self.params), body, self.results)
+        params = tuple((dtype, _substitute(shape, table)) for dtype, shape in self.params)
+        return Program(params, tuple(_specialise(i, table) for i in self.body), self.results)
 
 
 DIM_ATTRS = frozenset({"size", "starts", "low"})
+
+
+def _specialise(instr: Instr, table: Mapping[Atom, Dim]) -> Instr:
+    attrs = tuple((key, _substitute(value, table) if key in DIM_ATTRS else value) for key, value in instr.attrs)
+    return Instr(instr.op, instr.args, instr.dtype, _substitute(instr.shape, table), attrs)
 
 
 def _substitute(value: Any, table: Mapping[Atom, Dim]) -> Any:

@@ -49,26 +49,26 @@ class Scalar:
 
 def _trunc_div(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
-        return a / b
+        return np.asarray(a / b)
     if a.dtype.kind == "u":
-        return a // np.where(b == 0, 1, b).astype(a.dtype)
+        return np.asarray(a // np.where(b == 0, 1, b).astype(a.dtype))
     safe = np.where(b == 0, 1, b).astype(a.dtype)
     quotient = a // safe
     wrong = (a % safe != 0) & ((a < 0) != (safe < 0))
-    return (quotient + wrong).astype(a.dtype)
+    return np.asarray(quotient + wrong).astype(a.dtype)
 
 
 def _floor_mod(a: Array, b: Array) -> Array:
-    return np.mod(a, np.where(b == 0, 1, b).astype(b.dtype)) if a.dtype.kind in "iu" else np.mod(a, b)
+    return np.asarray(np.mod(a, np.where(b == 0, 1, b).astype(b.dtype) if a.dtype.kind in "iu" else b))
 
 
 def _trunc_mod(a: Array, b: Array) -> Array:
-    return np.fmod(a, np.where(b == 0, 1, b).astype(b.dtype)) if a.dtype.kind in "iu" else np.fmod(a, b)
+    return np.asarray(np.fmod(a, np.where(b == 0, 1, b).astype(b.dtype) if a.dtype.kind in "iu" else b))
 
 
 def _int_pow(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":  # on an exponent of stride 0 NumPy would take square roots for 0.5, which are NaN at -inf
-        return np.power(a, np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape))))
+        return np.asarray(np.power(a, np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape)))))
     result = np.ones(np.broadcast_shapes(a.shape, b.shape), a.dtype)
     base, exponent = np.broadcast_to(a, result.shape).copy(), np.broadcast_to(b, result.shape).copy()
     negative = exponent < 0
@@ -102,7 +102,7 @@ def _call(name: str, arity: int) -> dict[str, str]:
 
 def _infix(op: str, name: str, kinds: str = "f") -> dict[str, str]:
     table = _call(name, 2)
-    table.update({k: "({0} %s {1})" % op for k in kinds})
+    table.update(dict.fromkeys(kinds, f"({{0}} {op} {{1}})"))
     return table
 
 

@@ -162,7 +162,7 @@ def _right(instr: Instr, program: Program, names: dict[int, str]) -> str:
         case "extent":
             return str(instr.attr("size"))
         case "iota":
-            return index[instr.attr("axis")]
+            return str(index[instr.attr("axis")])
         case "map":
             return f"{instr.attr('fn')}({', '.join(args)})"
         case "cast" | "round":

@@ -15,7 +15,7 @@ from graphfuse.ir.errors import Refused
 from graphfuse.ir.expr import Dim, Shape, Var
 from graphfuse.ir.program import Program
 from graphfuse.schedule.rows import ROW, RowOutput, column, invert
-from graphfuse.schedule.scalar import Index, Node, Puller, delinear
+from graphfuse.schedule.scalar import DEVICE_ONLY, Index, Node, Puller, delinear
 
 NOMINAL = 64  # what a run-time dimension is taken to be where a decision needs a number
 RECOMPUTE_RATIO = 2  # work done again because views read a value several times...
@@ -209,11 +209,11 @@ def exprs_of(node: Node) -> list[Dim]:
     """The index expressions in a node's payload."""
     match node.kind:
         case "load":
-            return [node.payload[1]]  # type: ignore[index]
+            return [node.payload[1]]
         case "index":
-            return [node.payload]  # type: ignore[list-item]
+            return [node.payload]
         case "case":
-            return [side for condition in node.payload for pair in condition for side in pair]  # type: ignore[attr-defined]
+            return [side for condition in node.payload for pair in condition for side in pair]
         case "reduce":
             return list(_kept_index(node))
     return []
@@ -225,11 +225,13 @@ def output_index(shape: Shape) -> Index:
 
 
 def _reduction(node: Node) -> int:
-    return node.payload[0]  # type: ignore[index, no-any-return]
+    number: int = node.payload[0]
+    return number
 
 
 def _kept_index(node: Node) -> Index:
-    return node.payload[1]  # type: ignore[index, no-any-return]
+    index: Index = node.payload[1]
+    return index
 
 
 def _row_var(rows: Rows) -> Var:
@@ -291,4 +293,4 @@ def _weighted_cost(puller: Puller, roots: Sequence[Node]) -> float:
 
 
 def _cost(fn: object) -> int:
-    return scalars.TABLE["div" if fn == "div_by" else str(fn)].cost
+    return scalars.TABLE[DEVICE_ONLY.get(str(fn), str(fn))].cost

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from graphfuse.ir import dtypes, expr
 from graphfuse.ir.builder import Number, const_text
@@ -23,6 +24,9 @@ Condition = tuple[tuple[Dim, Dim], ...]  # all of ``left < right``
 
 MAX_NODES = 4000
 
+# Operations that only kernels have: (x, divisor, its inverse); for values of 16 bits, where a relative error of 2^-17 is lost.
+DEVICE_ONLY = {"div_by": "div", "exp_small": "exp", "rcp_small": "div"}
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -32,7 +36,7 @@ class Node:
     load     -                 (parameter number, linear address)
     const    -                 value
     index    -                 integer expression, as a value
-    op       operands          name of the scalar operation, or ``div_by`` (x, divisor, its inverse)
+    op       operands          name of the scalar operation, or one of ``DEVICE_ONLY``
     cast     x                 None
     round    x                 None
     case     branches          the condition of each branch but the last
@@ -42,7 +46,7 @@ class Node:
     kind: str
     dtype: DType
     args: tuple[Node, ...]
-    payload: object
+    payload: Any
     total: bool  # safe to compute anywhere in the loop: no load may fall outside its tensor
     vars: frozenset[Var] = field(default=frozenset())
     number: int = 0  # in order of creation: arguments come before users
@@ -79,9 +83,9 @@ class Puller:
         node: Node = method(instr, number, index)
         return node
 
-    def intern(self, kind: str, dtype: DType, args: tuple[Node, ...], payload: object, *, exprs: Sequence[Dim] = (), total: bool = True) -> Node:
+    def intern(self, kind: str, dtype: DType, args: tuple[Node, ...], payload: Any, *, exprs: Sequence[Dim] = (), total: bool = True) -> Node:
         """The node with these parts; ``exprs`` are the index expressions in the payload."""
-        key = (kind, dtype.name, args, const_text(payload) if kind == "const" else payload)  # type: ignore[arg-type]
+        key = (kind, dtype.name, args, const_text(payload) if kind == "const" else payload)
         found = self._interned.get(key)
         if found is None:
             loops: set[Var] = set()
@@ -136,17 +140,22 @@ class Puller:
         """An operation on nodes; adding 0 is never dropped (it would change -0.0)."""
         if fn == "div" and dtype.compute is dtypes.F32:
             return self._divide(dtype, *args)
-        return self.intern("op", dtype, args, fn)
+        return self.intern("op", dtype, args, "exp_small" if fn == "exp" and dtype.is_small_float else fn)
 
     def _divide(self, dtype: DType, x: Node, by: Node) -> Node:
         """A quotient; a divisor that many elements share is inverted once, a power of 2 is multiplied by."""
+        one = self.const(1.0, dtypes.F32)
         if by.kind == "const" and x.kind != "const":
-            fraction, exponent = math.frexp(float(by.payload))  # type: ignore[arg-type]
+            fraction, exponent = math.frexp(float(by.payload))
             if fraction in (0.5, -0.5) and -100 < exponent < 100:
-                return self.intern("op", dtype, (x, self.const(1.0 / float(by.payload), dtype)), "mul")  # type: ignore[arg-type]
+                return self.intern("op", dtype, (x, self.const(1.0 / float(by.payload), dtype)), "mul")
         if x.vars - by.vars and by.vars < x.vars:
-            one = self.const(1.0, dtypes.F32)
-            return self.intern("op", dtype, (x, by, self.intern("op", dtypes.F32, (one, by), "div")), "div_by")
+            inverse = self.intern("op", dtypes.F32, (one, by), "div")
+            if dtype.is_small_float:
+                return self.intern("op", dtype, (x, inverse), "mul")
+            return self.intern("op", dtype, (x, by, inverse), "div_by")
+        if x.kind == "const" and x.payload == 1.0:
+            return self.intern("op", dtype, (by,), "rcp_small") if dtype.is_small_float else self.intern("op", dtype, (one, by), "div")
         return self.intern("op", dtype, (x, by), "div")
 
     def _cast(self, instr: Instr, number: int, index: Index) -> Node:
@@ -214,15 +223,15 @@ class Puller:
 
     def _gather(self, instr: Instr, number: int, index: Index) -> Node:
         data, indices = instr.args
-        axis = instr.attr("axis")
+        axis: int = instr.attr("axis")
         rank = len(self.program.body[indices].shape)
         size = self.program.body[data].shape[axis]
-        position = self.pull(indices, index[axis : axis + rank])
-        return self.pull(data, (*index[:axis], self._position(position, size), *index[axis + rank :]))
+        position = self._position(self.pull(indices, index[axis : axis + rank]), size)
+        return self.pull(data, (*index[:axis], position, *index[axis + rank :]))
 
     def _position(self, node: Node, size: Dim) -> Dim:
         if node.kind == "const" and isinstance(size, int):
-            value = int(node.payload)  # type: ignore[call-overload]
+            value = int(node.payload)
             return min(max(value + size if value < 0 else value, 0), size - 1)
         if size == 1:
             return 0
