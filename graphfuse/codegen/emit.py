@@ -366,10 +366,10 @@ def literal(value: Number, dtype: DType) -> str:
         if number == -(1 << 63):
             return "(-9223372036854775807LL - 1)"
         return f"({kind.c}){number}{'ULL' if kind.kind == 'u' else 'LL'}" if kind is not dtypes.I32 or number == -(1 << 31) else f"({number})"
-    number = float(value)
+    real = float(value)
     suffix = "f" if kind is dtypes.F32 else ""
-    if math.isfinite(number):
-        text = float.hex(number) + suffix
+    if math.isfinite(real):
+        text = float.hex(real) + suffix
         return f"({text})" if text.startswith("-") else text
-    bits = "0x7fc00000u" if math.isnan(number) else "0x7f800000u" if number > 0 else "0xff800000u"
+    bits = "0x7fc00000u" if math.isnan(real) else "0x7f800000u" if real > 0 else "0xff800000u"
     return f"gf_bits_float({bits})" if suffix else f"(double)gf_bits_float({bits})"
