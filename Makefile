@@ -1,5 +1,6 @@
 # make demo       scan, fuse, build and check two real models
 # make test       every tier that runs without a GPU, then the linters
+# make conformance   every node case of the onnx package, rewritten and run (15 minutes at most on 2 cores)
 # make gpu-test   the gpu tier; where nothing can be downloaded, with the packages that python3 has
 # make models     write models/*.onnx again, byte for byte
 # make lint       ruff and mypy            make format   ruff, in place            make clean
@@ -14,7 +15,7 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check
 # The stamp's name says what the environment was made from: nothing is installed twice, and nothing stale is used.
 READY := $(VENV)/ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d ' ' -f 1)
 
-.PHONY: help venv demo test gpu-test models lint format clean
+.PHONY: help venv demo test conformance gpu-test models lint format clean
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
 
@@ -42,6 +43,9 @@ demo: $(READY)
 test: $(READY)
 	$(PY) -m pytest -n 2 --dist worksteal -q -rs
 	@$(MAKE) --no-print-directory lint
+
+conformance: $(READY)
+	@PYTHONPATH=. $(PY) -m tests.conformance
 
 gpu-test:
 	@python='$(GRAPHFUSE_PYTHON)'; \
