@@ -197,7 +197,9 @@ def special_values() -> Program:
     x, mask = b.param(F32, (6, 8)), b.param(BOOL, (8,))
     masked = b.map("where", b.broadcast(mask, (6, 8)), b.const(float("-inf"), F32), x)
     bad = b.map("log", x)
-    return b.finish([masked, b.map("max", bad, x), b.map("isnan", bad), b.map("where", b.map("isnan", bad), 0.0, bad), b.map("pow", x, 3.0)])
+    return b.finish(
+        [masked, b.map("max", bad, x), b.map("isnan", bad), b.map("where", b.map("isnan", bad), 0.0, bad), b.map("pow", x, 3.0)]
+    )
 
 
 @case()
@@ -205,7 +207,9 @@ def integer_corners() -> Program:
     b = Builder()
     x, y = b.param(I64, (50,)), b.param(I64, (50,))
     big = x * (1 << 40) + 1
-    return b.finish([b.map("div", big, y), b.map("mod", x, y), b.map("fmod", x, y), b.map("pow", x, y), b.map("neg", big), b.cast(big, I32)])
+    return b.finish(
+        [b.map("div", big, y), b.map("mod", x, y), b.map("fmod", x, y), b.map("pow", x, y), b.map("neg", big), b.cast(big, I32)]
+    )
 
 
 @case()
@@ -272,7 +276,9 @@ def arg_corners() -> Program:
     b = Builder()
     x, y = b.param(I32, (9, 70)), b.param(F32, (9, 70))
     nan = b.map("log", y)
-    return b.finish([b.reduce("argmax", x, [1]), b.reduce("argmax", x, [1], last=True), b.reduce("argmin", nan, [1]), b.reduce("max", nan, [1])])
+    return b.finish(
+        [b.reduce("argmax", x, [1]), b.reduce("argmax", x, [1], last=True), b.reduce("argmin", nan, [1]), b.reduce("max", nan, [1])]
+    )
 
 
 @case()

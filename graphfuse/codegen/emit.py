@@ -365,7 +365,9 @@ def literal(value: Number, dtype: DType) -> str:
         number = int(value)
         if number == -(1 << 63):
             return "(-9223372036854775807LL - 1)"
-        return f"({kind.c}){number}{'ULL' if kind.kind == 'u' else 'LL'}" if kind is not dtypes.I32 or number == -(1 << 31) else f"({number})"
+        return (
+            f"({kind.c}){number}{'ULL' if kind.kind == 'u' else 'LL'}" if kind is not dtypes.I32 or number == -(1 << 31) else f"({number})"
+        )
     real = float(value)
     suffix = "f" if kind is dtypes.F32 else ""
     if math.isfinite(real):

@@ -59,6 +59,7 @@ def _deep_recursion() -> Iterator[None]:
 
 # --- choices ----------------------------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True)
 class Choice:
     """One entry point: vectors or single elements, 32- or 64-bit indices."""
@@ -147,6 +148,7 @@ def _sizes(program: Program) -> list[Dim]:
 
 # --- entry points -----------------------------------------------------------------------------------------------------
 
+
 def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[str, Variant]:
     program = kernel.program
     block = max((s.team.block if s.team and s.team.threads > WARP else THREADS for s in shapes), default=THREADS)
@@ -172,7 +174,9 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         first = first + count
         for access in emitter.accesses:
             if access.vector:
-                vector_pointers[access.pointer] = max(vector_pointers.get(access.pointer, 1), vector_alignment(program, access.pointer, lanes))
+                vector_pointers[access.pointer] = max(
+                    vector_pointers.get(access.pointer, 1), vector_alignment(program, access.pointer, lanes)
+                )
     lines = [*outer.scope.lines, *lines]
     text = "\n".join([_signature(program, choice, block), *(INDENT + text for text in lines), "}"])
     limits = tuple(d for d in _sizes(program) if isinstance(d, Expr)) if not choice.wide else ()

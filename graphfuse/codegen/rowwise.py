@@ -67,12 +67,13 @@ def walk(puller: Puller, program: Program, rows: Rows, lanes: int) -> Walk:
         key = (level, str(size))
         passes.setdefault(key, []).append(node)
         columns[key] = size
-    made = [Pass(columns[key], reductions=tuple(sorted(nodes, key=lambda n: n.number))) for key, nodes in sorted(passes.items(), key=lambda t: t[0])]
+    made = [
+        Pass(columns[key], reductions=tuple(sorted(nodes, key=lambda n: n.number)))
+        for key, nodes in sorted(passes.items(), key=lambda t: t[0])
+    ]
     for size in sorted({c for _, _, c in outputs}, key=str, reverse=True):
         made.append(Pass(size, outputs=tuple((k, index) for k, index, c in outputs if c == size)))
-    roots = [
-        tuple(_body(puller, n, lanes) for n in p.reductions) if p.reductions else tuple(stored[k] for k, _ in p.outputs) for p in made
-    ]
+    roots = [tuple(_body(puller, n, lanes) for n in p.reductions) if p.reductions else tuple(stored[k] for k, _ in p.outputs) for p in made]
     return Walk(tuple(made), tuple(roots))
 
 
@@ -335,7 +336,9 @@ class Fold:
         lines = []
         if self.lanes > 1:
             lines.append(f"{self.ctype} {self.name} = {self.name}_lanes[0];")
-            lines.append(f"GF_UNROLL for (int j = 1; j < {self.lanes}; ++j) {self.name} = {self._fold}::apply({self.name}, {self.name}_lanes[j]);")
+            lines.append(
+                f"GF_UNROLL for (int j = 1; j < {self.lanes}; ++j) {self.name} = {self._fold}::apply({self.name}, {self.name}_lanes[j]);"
+            )
         if team > 1:
             lines.append(f"{self.name} = gf_team_fold<{team}, {self._fold}>({self.name}, reinterpret_cast<{self.ctype}*>(gf_scratch));")
         return lines

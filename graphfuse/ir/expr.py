@@ -207,6 +207,7 @@ def coefficient(dim: Dim, index: Atom) -> Dim | None:
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
+
 def bounds(dim: Dim) -> tuple[Dim | None, Dim | None]:
     """Lower and upper bound (inclusive) free of loop indices; None where none is known."""
     low: Dim | None = 0
@@ -253,7 +254,9 @@ def _atom_bounds(atom: Atom) -> tuple[Dim | None, Dim | None]:
         both = all(b is not None and _nonneg_poly(b) for b in (llo, rlo))
         return (_wrap(atom), _wrap(atom)) if (known if atom.fn == "max" else both) else (None, None)
     pick = emax if atom.fn == "max" else emin
-    return (pick(llo, rlo) if llo is not None and rlo is not None else None), (pick(lhi, rhi) if lhi is not None and rhi is not None else None)
+    return (pick(llo, rlo) if llo is not None and rlo is not None else None), (
+        pick(lhi, rhi) if lhi is not None and rhi is not None else None
+    )
 
 
 def _nonneg_poly(dim: Dim) -> bool:
@@ -311,6 +314,7 @@ def is_equal(left: Dim, right: Dim) -> bool:
 
 
 # --- division, maximum, minimum ---------------------------------------------------------------------------------------
+
 
 def _divide_monomial(mono: Monomial, coef: int, by: Monomial, divisor: int) -> tuple[Monomial, int] | None:
     if coef % divisor:
@@ -456,6 +460,7 @@ APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {"//": floordiv, "%": modulo, "max
 
 # --- substitution, evaluation, text -----------------------------------------------------------------------------------
 
+
 def substitute(dim: Dim, table: Mapping[Atom, Dim]) -> Dim:
     """``dim`` with atoms replaced; extents of loop indices left in place are rewritten too."""
     if isinstance(dim, int) or not table:
@@ -557,8 +562,13 @@ def _parse_node(node: ast.expr) -> Dim:
         return -_parse_node(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         return _BINARY[type(node.op)](_parse_node(node.left), _parse_node(node.right))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("max", "min") \
-            and len(node.args) == 2 and not node.keywords:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("max", "min")
+        and len(node.args) == 2
+        and not node.keywords
+    ):
         return APPLY[node.func.id](_parse_node(node.args[0]), _parse_node(node.args[1]))
     raise ValueError(f"not a dimension: {ast.unparse(node)[:60]!r}")
 

@@ -103,7 +103,9 @@ _STEP: dict[str, Callable[[Instr, list[Array], Mapping[str, int]], Any]] = {
     "const": lambda i, a, e: np.asarray(i.attr("value"), dtype=i.dtype.compute.numpy),
     "extent": lambda i, a, e: np.asarray(expr.evaluate(i.attr("size"), e), dtype=i.dtype.compute.numpy),
     "iota": lambda i, a, e: np.broadcast_to(
-        np.arange(_shape(i, e)[i.attr("axis")], dtype=i.dtype.numpy).reshape([-1 if k == i.attr("axis") else 1 for k in range(len(i.shape))]),
+        np.arange(_shape(i, e)[i.attr("axis")], dtype=i.dtype.numpy).reshape(
+            [-1 if k == i.attr("axis") else 1 for k in range(len(i.shape))]
+        ),
         _shape(i, e),
     ),
     "map": _map,

@@ -140,7 +140,9 @@ def pretty(program: Program, name: str = "region") -> str:
     lines += [f"  in{k} : {t}{_shape(s)}" for k, (t, s) in enumerate(program.params)]
     for number, instr in enumerate(program.body):
         if instr.op != "param":
-            lines.append(f"  {names[number]}[{_indices(len(instr.shape))}] : {instr.dtype}{_shape(instr.shape)} = {_right(instr, program, names)}")
+            lines.append(
+                f"  {names[number]}[{_indices(len(instr.shape))}] : {instr.dtype}{_shape(instr.shape)} = {_right(instr, program, names)}"
+            )
     lines.append("  return " + ", ".join(names[r] for r in program.results))
     return "\n".join(lines)
 

@@ -116,6 +116,7 @@ def _connected(items: Sequence[tuple[int, frozenset[int]]]) -> list[list[int]]:
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
+
 def _plan_rows(program: Program, results: list[int]) -> Rows:
     puller = Puller(program)
     probes = {k: direct_reductions(puller, puller.pull(program.results[k], output_index(program.outputs[k][1]))) for k in results}
@@ -253,6 +254,7 @@ def _with_plain(program: Program, rows: Rows, extra: Sequence[int]) -> Rows:
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
+
 
 def nominal(dim: Dim) -> int:
     """A number for a dimension, run-time sizes taken as ``NOMINAL``."""

@@ -44,7 +44,9 @@ def invert(result: int, used: Index, kept: Shape, shape: Shape) -> RowOutput:
     for axis, parts in digits.items():
         table[Var(f"o{axis}", shape[axis])] = _compose(parts, {p: expr.var(p.name, p.extent) for p in parts})
     place: dict[Var, Dim] = {}
-    for own, size, position in zip((expr.substitute(u, table) for u in used), kept, delinear(expr.var(ROW, expr.product(kept)), kept), strict=True):
+    for own, size, position in zip(
+        (expr.substitute(u, table) for u in used), kept, delinear(expr.var(ROW, expr.product(kept)), kept), strict=True
+    ):
         place.update(_solve(own, size, position, place))
     columns = [p for parts in digits.values() for p in parts if p not in place]
     total = expr.product(p.extent for p in columns)

@@ -83,7 +83,9 @@ class Puller:
         node: Node = method(instr, number, index)
         return node
 
-    def intern(self, kind: str, dtype: DType, args: tuple[Node, ...], payload: Any, *, exprs: Sequence[Dim] = (), total: bool = True) -> Node:
+    def intern(
+        self, kind: str, dtype: DType, args: tuple[Node, ...], payload: Any, *, exprs: Sequence[Dim] = (), total: bool = True
+    ) -> Node:
         """The node with these parts; ``exprs`` are the index expressions in the payload."""
         key = (kind, dtype.name, args, const_text(payload) if kind == "const" else payload)
         found = self._interned.get(key)

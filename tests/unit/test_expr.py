@@ -92,7 +92,9 @@ def test_symbolic_reshape_and_back_is_nothing() -> None:
     assert (b * S + s) // S == b and (b * S + s) % S == s
 
 
-@pytest.mark.parametrize("text", ["__import__('os')", "a.b", "a**9", "1.5", "a if b else c", "f(a)", "max(a)", "a[0]", "'x'", "", "(" * 200, True, None])
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "a.b", "a**9", "1.5", "a if b else c", "f(a)", "max(a)", "a[0]", "'x'", "", "(" * 200, True, None]
+)
 def test_parse_takes_nothing_but_arithmetic(text: object) -> None:
     with pytest.raises(ValueError, match="not a dimension"):
         parse(text)  # type: ignore[arg-type]
