@@ -135,8 +135,8 @@ def _run(original: Model, pair: _Pair, session: Session, place: str, feeds: Mapp
     if problem is None:
         from graphfuse.check import runners
 
-        second = _engine_runner(pair.fused, feeds) if place == "engine" else runners.SessionRunner(session, "fused")
-        want, got = runners.run_both([runners.reference_runner(original), second], feeds)
+        second = _engine_runner(pair.fused, feeds) if place == "engine" else runners.SessionRunner(session, feeds)
+        want, got = runners.run_both([runners.ReferenceRunner(original, feeds), second], feeds)
         return want, got, []
     if place == "engine":
         raise GraphfuseError(f"an engine cannot be checked here: {problem}; check on cuda or host")

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,15 +30,16 @@ from graphfuse.session.values import numpy_type
 
 
 class SessionRunner(BaseRunner):  # type: ignore[misc]
-    """A ``graphfuse.Session`` under Polygraphy."""
+    """A ``graphfuse.Session`` under Polygraphy. ``fed`` are the inputs that will be given; others keep their defaults."""
 
-    def __init__(self, session: Session, name: str) -> None:
-        super().__init__(name=name)
+    def __init__(self, session: Session, fed: Collection[str]) -> None:
+        super().__init__(name="fused")
         self._session = session
+        self._fed = fed
 
     def get_input_metadata_impl(self) -> Any:
         """Names, dtypes and shapes of the inputs; dynamic dimensions are None."""
-        return _metadata(self._session.inputs)
+        return _metadata(p for p in self._session.inputs if p.name in self._fed)
 
     def infer_impl(self, feed_dict: Mapping[str, np.ndarray]) -> OrderedDict[str, np.ndarray]:
         """The outputs by name."""
@@ -48,17 +49,31 @@ class SessionRunner(BaseRunner):  # type: ignore[misc]
         return OrderedDict(outputs)
 
 
-def _metadata(ports: tuple[Port, ...]) -> Any:
+class ReferenceRunner(OnnxrtRunner):  # type: ignore[misc]
+    """Polygraphy's ONNX Runtime runner on the model as it is, with graph optimisation off, which its own loader leaves on.
+
+    It also feeds initializers that are inputs, which Polygraphy takes for no inputs and would drop.
+    """
+
+    def __init__(self, model: Model, fed: Collection[str]) -> None:
+        super().__init__(lambda: _open_reference(model), name="original")
+        self._fed = fed
+
+    def get_input_metadata_impl(self) -> Any:
+        """Names, dtypes and shapes of the inputs."""
+        found = super().get_input_metadata_impl()
+        for value in self.sess.get_overridable_initializers():
+            if value.name in self._fed:
+                found.add(value.name, dtype=DataType.from_dtype(value.type, "onnxruntime"), shape=value.shape)
+        return found
+
+
+def _metadata(ports: Iterable[Port]) -> Any:
     found = TensorMetadata()
     for p in ports:
         shape = None if p.shape is None else tuple(d if isinstance(d, int) else None for d in p.shape)
         found.add(p.name, dtype=DataType.from_dtype(numpy_type(p.dtype)), shape=shape)
     return found
-
-
-def reference_runner(model: Model) -> BaseRunner:
-    """Polygraphy's ONNX Runtime runner on the model as it is, with graph optimisation off (Polygraphy's own loader leaves it on)."""
-    return OnnxrtRunner(lambda: _open_reference(model), name="original")
 
 
 def _open_reference(model: Model) -> Any:

@@ -137,6 +137,24 @@ def test_bfloat16_outputs_are_compared_without_polygraphy():
     assert "graphfuse alone compared" in result.notes[0]
 
 
+@pytest.mark.parametrize("fed", [False, True])
+def test_an_initializer_that_is_an_input_may_be_fed_or_not(fed):
+    gain = numpy_helper.from_array(np.full(4, 3, "f"), "gain")
+    inputs = [info("x", shape=["n", 4]), info("gain", shape=[4])]
+    b = Builder()
+    program = b.finish([b.param(F32, (N, 4)) * b.param(F32, (4,))])
+    nodes = [node("Mul", ["x", "gain"], ["y"])]
+    outputs = [info("y", shape=["n", 4])]
+    made = function("gf_m_1", program, nodes, ["x", "gain"], ["y"])
+    fused = model([call("gf_m_1", ["x", "gain"], ["y"])], inputs, outputs, [gain], [made])
+    feeds = {"x": np.ones((2, 4), "f"), **({"gain": np.full(4, 7, "f")} if fed else {})}
+    result = run(model(nodes, inputs, outputs, [gain]), fused, inputs=feeds)
+    assert result.passed
+    assert result.notes == ()
+    stale = model(nodes, inputs, outputs, [numpy_helper.from_array(np.full(4, 2, "f"), "gain")])
+    assert run(stale, fused, inputs=feeds).passed == fed
+
+
 def test_without_polygraphy_the_check_is_made_and_says_so(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "polygraphy" else find(name, *more))
