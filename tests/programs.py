@@ -159,6 +159,25 @@ def dilate() -> Program:
 
 
 @case()
+def windows_of_computed_values() -> Program:
+    b = Builder()
+    x, y = b.param(F32, (3, 2, 24)), b.param(F16, (4, 40))
+    twice = b.map("abs", x) * 2.0
+    window = lambda v, at, n: b.slice(v, (0,) * (v.rank - 1) + (at,), (*v.shape[:-1], n))  # noqa: E731
+    total = window(twice, 0, 20) + window(twice, 3, 20) * window(twice, 4, 20)
+    return b.finish([total, window(y, 0, 32) - window(y, 8, 32), window(twice, 1, 16)])
+
+
+@case()
+def window_of_a_window() -> Program:
+    b = Builder()
+    x = b.param(F32, (6, 32))
+    wide = b.pad(x, (1, 2), (1, 2), 0.5)
+    blur = b.slice(wide, (0, 0), (8, 34)) + b.slice(wide, (0, 1), (8, 34)) + b.slice(wide, (0, 2), (8, 34))
+    return b.finish([b.slice(blur, (1, 0), (6, 32)) * b.slice(blur, (0, 2), (6, 32)) - b.slice(blur, (2, 1), (6, 32))])
+
+
+@case()
 def steps_and_pads() -> Program:
     b = Builder()
     x, fill = b.param(F32, (5, 11)), b.const(-1.5, F32)

@@ -18,7 +18,7 @@ from graphfuse.ir.dtypes import DType
 from graphfuse.ir.expr import Atom, Call, Dim, Sym, Var
 from graphfuse.ir.scalars import TABLE
 from graphfuse.schedule.kernel import exprs_of, reachable
-from graphfuse.schedule.scalar import Condition, Node, Puller
+from graphfuse.schedule.scalar import MAX_REACH, Condition, Index, Node, Puller
 
 INDENT = "  "
 DEVICE = {"div_by": "gf_div_by({0}, {1}, {2})", "exp_small": "gf_exp_small({0})", "rcp_small": "gf_rcp_small({0})"}
@@ -31,6 +31,7 @@ class Access:
     pointer: str
     bytes: float  # a vector of elements; less where only some elements take the branch it is in
     vector: bool
+    window: bool = False  # read once for several neighbours
 
 
 @dataclass
@@ -42,6 +43,7 @@ class Scope:
     lines: list[str] = field(default_factory=list)
     names: dict[Node, str] = field(default_factory=dict)
     integers: dict[Atom, str] = field(default_factory=dict)
+    windows: dict[tuple[int, Index], str] = field(default_factory=dict)
 
 
 class Emitter:
@@ -59,6 +61,8 @@ class Emitter:
         self.accesses: list[Access] = []
         self.scope = Scope(None, lane=lanes == 1)
         self.share = 1.0  # of the elements, those that take the branch being written
+        self._taps: dict[tuple[int, Index], list[int]] = {}
+        self._in_window = False
         self._symbols = {name: f"s{k}" for k, name in enumerate(symbols)}
         self._count = 0
 
@@ -111,6 +115,8 @@ class Emitter:
             return self._write_case(node)
         if node.kind == "load":
             return self._write_load(node)
+        if node.kind == "tap":
+            return self._write_tap(node)
         if node.kind == "reduce":
             raise AssertionError("a reduction is used before its pass")
         args = [self.ref(a) for a in node.args]
@@ -182,7 +188,47 @@ class Emitter:
 
     def access(self, pointer: str, size: int, *, vector: bool) -> None:
         """Records that every lane touches ``size`` bytes through ``pointer``."""
-        self.accesses.append(Access(pointer, size * self.lanes * self.share, vector))
+        self.accesses.append(Access(pointer, size * self.lanes * self.share, vector, self._in_window))
+
+    # --- sliding windows
+
+    def find_windows(self, roots: Sequence[Node]) -> None:
+        """Notes how far the windows among the nodes of ``roots`` reach; comes before the first of them is written."""
+        for node in reachable(self.puller, roots):
+            if node.kind == "tap":
+                key, place = _window(node)
+                self._taps.setdefault(key, []).append(place)
+
+    def _write_tap(self, node: Node) -> str:
+        """One place of a window: the elements of all places and lanes are computed once, into one array."""
+        number, index = node.payload
+        key, place = _window(node)
+        first, reach = min(self._taps[key]), max(self._taps[key]) - min(self._taps[key])
+        if self.scope.lane or reach == 0 or reach > MAX_REACH:
+            return self.ref(self.puller.pull_through(number, index))
+        array = self._find_window(key)
+        if array is None:
+            array = self._write_window(number, key, first, self.lanes + reach)
+            self.scope.windows[key] = array
+        return f"{array}[j + {place - first}]"
+
+    def _write_window(self, number: int, key: tuple[int, Index], first: int, width: int) -> str:
+        *outer, last = key[1]
+        index = (*outer, last + first + expr.var("j", width))
+        before, self.lanes, self._in_window = self.lanes, width, True
+        element = self.puller.pull_through(number, index)
+        value, array = self.ref(element), self.fresh("w")
+        self.line(f"{compute_type(element.dtype)} {array}[{width}]; GF_LANES({width}) {array}[j] = {value};")
+        self.lanes, self._in_window = before, False
+        return array
+
+    def _find_window(self, key: tuple[int, Index]) -> str | None:
+        scope: Scope | None = self.scope
+        while scope is not None:
+            if key in scope.windows:
+                return scope.windows[key]
+            scope = scope.parent
+        return None
 
     # --- cases
 
@@ -341,6 +387,14 @@ def _calls(item: Dim) -> list[Call]:
                 if isinstance(atom, Call):
                     found += _calls(atom.left) + _calls(atom.right) + [atom]
     return found
+
+
+def _window(node: Node) -> tuple[tuple[int, Index], int]:
+    """The window that a tap belongs to (its index without lane and place), and its place in it."""
+    number, index = node.payload
+    last = index[-1] - sum((expr.var(v.name, v.extent) for v in expr.variables(index[-1]) if v.name == "j"), 0)
+    place = last if isinstance(last, int) else last.terms.get((), 0)
+    return (number, (*index[:-1], last - place)), place
 
 
 def vector_address(address: Dim, lanes: int) -> bool:

@@ -18,7 +18,7 @@ from graphfuse.ir.expr import Dim, Expr
 from graphfuse.ir.program import Program
 from graphfuse.schedule.kernel import Kernel, Pointwise, Rows, nominal, plan, reachable
 from graphfuse.schedule.rows import ROW
-from graphfuse.schedule.scalar import Node, Puller
+from graphfuse.schedule.scalar import Node, Puller, windows
 
 THREADS = 256
 WARP = 32
@@ -83,12 +83,19 @@ class Shaped:
         columns = [expr.product(self.segment.shape)] if isinstance(self.segment, Pointwise) else [o.columns for o in self.segment.outputs]
         if not any(pointwise.lanes_fit(c, lanes) and c != 0 for c in columns):
             return False
-        emitter = Emitter(Puller(self.program), wide=True, lanes=lanes, symbols=self.program.symbols)
+        emitter = Emitter(
+            Puller(self.program, _windows(self.program, self.segment, lanes)), wide=True, lanes=lanes, symbols=self.program.symbols
+        )
         emitter.scope.lane = False
         _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), "0")
-        vector = [a for a in emitter.accesses if a.vector]
-        total = sum(a.bytes for a in emitter.accesses)
-        return sum(a.bytes for a in vector) * 2 > total and min((a.bytes for a in vector), default=0) <= VECTOR
+        good = sum(a.bytes for a in emitter.accesses if a.vector or a.window)
+        narrowest = min((a.bytes for a in emitter.accesses if a.vector), default=0)
+        return good * 2 > sum(a.bytes for a in emitter.accesses) and narrowest <= VECTOR
+
+
+def _windows(program: Program, segment: Pointwise | Rows, lanes: int) -> frozenset[int]:
+    """Sliding windows are worth an array where a thread has several neighbouring elements."""
+    return windows(program) if lanes > 1 and isinstance(segment, Pointwise) else frozenset()
 
 
 def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
@@ -165,7 +172,7 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         lines.append("gf_u64* const gf_scratch = nullptr;")
     for number, shaped in enumerate(shapes):
         lanes = shaped.lanes if choice.vectors else 1
-        emitter = Emitter(Puller(program), wide=choice.wide, lanes=lanes, symbols=program.symbols)
+        emitter = Emitter(Puller(program, _windows(program, shaped.segment, lanes)), wide=choice.wide, lanes=lanes, symbols=program.symbols)
         count = _blocks(shaped, lanes, block)
         _emit_segment(emitter, program, shaped.segment, _team(shaped, block), _edge(outer, number, first))
         last = number == len(shapes) - 1

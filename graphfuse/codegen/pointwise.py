@@ -59,6 +59,7 @@ def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, f
     with emitter.block(head):
         index = delinear(lane_index("u", total, emitter.lanes), segment.shape)
         nodes = [emitter.puller.pull(program.results[k], index) for k in segment.results]
+        emitter.find_windows(nodes)
         for k, node in zip(segment.results, nodes, strict=True):
             store(emitter, k, program.outputs[k][0], node, index, program)
 

@@ -215,7 +215,7 @@ def exprs_of(node: Node) -> list[Dim]:
             return [node.payload]
         case "case":
             return [side for condition in node.payload for pair in condition for side in pair]
-        case "reduce":
+        case "reduce" | "tap":
             return list(_kept_index(node))
     return []
 

@@ -23,6 +23,7 @@ Index = tuple[Dim, ...]
 Condition = tuple[tuple[Dim, Dim], ...]  # all of ``left < right``
 
 MAX_NODES = 4000
+MAX_REACH = 16  # elements between the ends of a window
 
 # Operations that only kernels have: (x, divisor, its inverse); for values of 16 bits, where a relative error of 2^-17 is lost.
 DEVICE_ONLY = {"div_by": "div", "exp_small": "exp", "rcp_small": "div"}
@@ -41,6 +42,7 @@ class Node:
     round    x                 None
     case     branches          the condition of each branch but the last
     reduce   -                 (instruction number, index of the kept axes)
+    tap      -                 (instruction number, index): one place of a sliding window, see ``windows``
     """
 
     kind: str
@@ -63,20 +65,35 @@ class Gather:
 class Puller:
     """Pulls elements of one program's values; ``gathers`` maps the run-time indices it had to introduce to their nodes."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, windows: frozenset[int] = frozenset()) -> None:
         self.program = program
+        self._windows = windows
+        self._inside = False
         self.nodes: list[Node] = []
         self.gathers: dict[Var, Node] = {}
         self._interned: dict[object, Node] = {}
-        self._pulled: dict[tuple[int, Index], Node] = {}
+        self._pulled: dict[tuple[int, Index, bool], Node] = {}
         self._by_index: dict[Node, Var] = {}
 
     def pull(self, number: int, index: Index) -> Node:
         """The element of instruction ``number`` at ``index``. Raises Refused when there would be too much to compute."""
-        key = (number, index)
+        key = (number, index, self._inside)
         if key not in self._pulled:
-            self._pulled[key] = self._make(self.program.body[number], number, index)
+            tap = number in self._windows and not self._inside and slides(index)
+            self._pulled[key] = self._tap(number, index) if tap else self._make(self.program.body[number], number, index)
         return self._pulled[key]
+
+    def pull_through(self, number: int, index: Index) -> Node:
+        """As ``pull``, with no windows: what a tap stands for."""
+        before, self._inside = self._inside, True
+        try:
+            return self.pull(number, index)
+        finally:
+            self._inside = before
+
+    def _tap(self, number: int, index: Index) -> Node:
+        total = self.pull_through(number, index).total
+        return self.intern("tap", self.program.body[number].dtype, (), (number, index), exprs=index, total=total)
 
     def _make(self, instr: Instr, number: int, index: Index) -> Node:
         method = getattr(self, f"_{instr.op}")
@@ -254,6 +271,25 @@ class Puller:
 
     def _reduce(self, instr: Instr, number: int, index: Index) -> Node:
         return self.intern("reduce", instr.dtype, (), (number, index), exprs=index)
+
+
+def slides(index: Index) -> bool:
+    """Whether the lanes of a vector read neighbours along the last axis, and nothing else differs between them."""
+    lanes = [v for item in index for v in expr.variables(item) if v.name == "j"]
+    if not lanes or any(v.name == "j" for item in index[:-1] for v in expr.variables(item)):
+        return False
+    return expr.coefficient(index[-1], lanes[0]) == 1
+
+
+def windows(program: Program) -> frozenset[int]:
+    """Values that several slices read at places a few elements apart, nearly whole each: sliding windows along the last axis."""
+    starts: dict[int, set[Dim]] = {}
+    for instr in program.body:
+        if instr.op == "slice" and instr.shape and set(instr.attr("steps")) == {1}:
+            source = program.body[instr.args[0]].shape
+            if isinstance(source[-1], int) and isinstance(instr.shape[-1], int) and source[-1] - instr.shape[-1] <= MAX_REACH:
+                starts.setdefault(instr.args[0], set()).add(instr.attr("starts")[-1])
+    return frozenset(number for number, places in starts.items() if len(places) > 1)
 
 
 def linear(index: Index, shape: Sequence[Dim]) -> Dim:
