@@ -96,7 +96,7 @@ class CudaExecutable:
         self.source = source
         self.device = device
         module = _module(device, image)
-        self._functions = {v.entry: int(_function(module, v.entry)) for v in source.variants}
+        self._functions = {v.entry: _function(module, v.entry) for v in source.variants}
 
     def launch(self, pointers: Sequence[int], env: Mapping[str, int], stream: int = 0) -> None:
         """Enqueues the kernel. ``pointers`` are device addresses, inputs then outputs. Raises GraphfuseError or CudaError."""
@@ -106,7 +106,7 @@ class CudaExecutable:
         """A launch whose arguments are laid out already, to be enqueued many times."""
         return PreparedLaunch(self, pointers, env)
 
-    def function(self, entry: str) -> int:
+    def function(self, entry: str) -> Any:
         """The driver's handle of an entry."""
         return self._functions[entry]
 
@@ -117,7 +117,7 @@ class PreparedLaunch:
     def __init__(self, executable: CudaExecutable, pointers: Sequence[int], env: Mapping[str, int]) -> None:
         self._executable = executable
         self._env = dict(env)
-        self._launch_kernel = driver.launch_kernel()
+        self._launch_kernel = driver.api().cuLaunchKernel
         self._set(call(executable.source, pointers, env))
         step, first = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self._words)
         self._table = (ctypes.c_void_p * len(self._words))(*(first + i * step for i in range(len(self._words))))
@@ -133,9 +133,9 @@ class PreparedLaunch:
         """Enqueues the kernel on a stream of this GPU's context. Raises CudaError."""
         if not self._blocks:
             return
-        status = self._launch_kernel(self._function, self._blocks, 1, 1, self._threads, 1, 1, 0, stream, self._parameters, None)
+        (status,) = self._launch_kernel(self._function, self._blocks, 1, 1, self._threads, 1, 1, 0, stream, self._parameters, 0)
         if status:
-            self._retry(status, stream)
+            self._retry(int(status), stream)
 
     def _retry(self, status: int, stream: int) -> None:
         """Once more in a thread that has not used CUDA yet, and so has no context; else the error."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -30,20 +29,6 @@ def api() -> Any:
     if not _counted(module):
         raise Unavailable("CUDA: the driver sees no GPU; check CUDA_VISIBLE_DEVICES, or use device 'host'")
     return module
-
-
-@lru_cache(maxsize=1)
-def launch_kernel() -> Any:
-    """``cuLaunchKernel`` itself, by ctypes: the binding's own call takes twice as long, and this one is made millions of times.
-
-    Takes plain integers; returns the status as an integer.
-    """
-    api()
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    word, count = ctypes.c_void_p, ctypes.c_uint
-    function.argtypes = [word, *[count] * 7, word, word, word]
-    function.restype = ctypes.c_int
-    return function
 
 
 def unusable() -> str | None:

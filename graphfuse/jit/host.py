@@ -155,7 +155,7 @@ def _runtime(cache: Cache) -> ctypes.CDLL:
     key = host_build.runtime_key()
     library = _load(key, cache)
     if library is None:
-        cache.put(key, host_build.build(host_build.runtime_text()))
+        cache.put(key, host_build.build(host_build.runtime_text(), "-O2"))
         library = _load(key, cache)
         assert library is not None
     word, text = ctypes.c_void_p, ctypes.c_char_p

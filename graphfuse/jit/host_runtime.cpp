@@ -18,7 +18,7 @@ constexpr unsigned MAX_BLOCK = 1024;
 // A switch is a jump, inlined: the compiler saves only the registers that are live, and the processor's stack of return
 // addresses stays right. (A `ret` that leads to another stack is mispredicted each time, which costs more than the rest.)
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(GF_UCONTEXT)
 struct Context { void *sp; };
 __attribute__((always_inline)) inline void gf_switch(Context *from, Context *to) {
     asm volatile(
@@ -44,7 +44,7 @@ void prepare(Context &context, char *stack, size_t size, void (*entry)()) {
     words[1] = reinterpret_cast<void *>(entry);
     context.sp = words;
 }
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(GF_UCONTEXT)
 struct Context { void *sp; };
 __attribute__((always_inline)) inline void gf_switch(Context *from, Context *to) {
     register Context *a asm("x0") = from;
@@ -61,7 +61,7 @@ __attribute__((always_inline)) inline void gf_switch(Context *from, Context *to)
         "1:\n"
         : "+r"(a), "+r"(b)
         :
-        : "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17", "x19", "x20", "x21", "x22",
+        : "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17", "x18", "x19", "x20", "x21", "x22",
           "x23", "x24", "x25", "x26", "x27", "x28", "x30", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",
           "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30",
           "v31", "memory", "cc");

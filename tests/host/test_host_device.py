@@ -354,6 +354,14 @@ def test_cxx_is_used_and_checked(monkeypatch: pytest.MonkeyPatch, cache: Cache) 
         load(kernel, cache)
 
 
+def test_fallback_for_other_processors(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
+    monkeypatch.setenv("CXX", f"{find_compiler()} -DGF_UCONTEXT")
+    x = floats(3, 128)
+    for reverse in (False, True):
+        y = run(source(BLOCK_SUM, 3, 128), cache, x, np.zeros(3, np.float32), reverse=reverse)
+        np.testing.assert_array_equal(y, pairwise(x))
+
+
 def test_second_load_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sources = [source(BLOCK_SUM.replace("s[0];", f"s[0] + {n};"), 1, 64) for n in range(8)]
     monkeypatch.setattr(host_module, "_loaded", {})
