@@ -61,7 +61,7 @@ def check(
     feeds = _feeds(pair.original, inputs, seed, alt, sizes)
     limits = Limits(rtol, atol)
     place, notes = _place(device)
-    session = Session(pair.fused, "numpy" if place == "engine" else place)
+    session = Session(pair.fused, "auto" if place == "engine" else place)
     want, got, more = _run(original, pair, session, place, feeds)
     outputs = _compare(pair, want, got, limits)
     checked = region_verdicts(*session.fused_regions(), pair.original, session.constants, feeds, limits)

@@ -57,6 +57,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("graphfuse: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except MemoryError as error:
+        return _report(error, f"not enough memory: {str(error) or 'the model is too large for this machine'}")
     except BrokenPipeError:  # the reader has gone, as in `graphfuse show ... | head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (so that nothing is flushed into the pipe at exit)
         return FINE

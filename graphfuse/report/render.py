@@ -13,14 +13,14 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from graphfuse.check.verdict import CheckResult, OutputVerdict
+    from graphfuse.check.verdict import CheckResult, OutputVerdict, RegionVerdict
     from graphfuse.match.explain import Explanation
     from graphfuse.report.doctor import Doctor
     from graphfuse.report.explain import Explained
     from graphfuse.report.scan import Scan
     from graphfuse.report.show import ShownRegion
 
-RIGHT = {"justify": "right"}
+MANY = 12  # rows, above which a table shows what matters most
 
 
 def table(title: str, *columns: str, right: Iterable[str] = (), wide: Iterable[str] = ()) -> Table:
@@ -86,23 +86,24 @@ def _gain(before: float, after: float) -> Text:
 
 
 def region_tables(regions: Sequence[Any]) -> list[RenderableType]:
-    """A row for each region: what goes in, and what becomes of it."""
+    """A row for each kernel, with the regions that share it: what goes in, and what becomes of it."""
     if not regions:
         return [Text("No region: nothing here is worth fusing, or may be.", style="yellow")]
-    made = table(
-        "Regions",
-        "region, and the ops in it",
-        "ops",
-        "launches",
-        "bytes",
-        right=("ops", "launches", "bytes"),
-        wide=("region, and the ops in it",),
-    )
-    for region in regions:
-        name = Text.assemble(region.name, "\n", ("  " + counted(region.op_types), "dim"))
-        launches = f"{region.launches_before} -> {region.kernels}"
-        made.add_row(name, f"{len(region.nodes)}", launches, f"{size(region.bytes_before)} -> {size(region.bytes_after)}")
+    first = "kernel, and the ops in it"
+    made = table("Regions", first, "regions", "ops", "launches", "bytes", right=("regions", "ops", "launches", "bytes"), wide=(first,))
+    for name, group in _by_function(regions).items():
+        launches = f"{sum(r.launches_before for r in group)} -> {sum(r.kernels for r in group)}"
+        traffic = f"{size(sum(r.bytes_before for r in group))} -> {size(sum(r.bytes_after for r in group))}"
+        cell = Text.assemble(name, "\n", ("  " + counted(group[0].op_types), "dim"))
+        made.add_row(cell, f"{len(group)}", f"{sum(len(r.nodes) for r in group)}", launches, traffic)
     return [made]
+
+
+def _by_function(regions: Sequence[Any]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for region in regions:
+        groups.setdefault(region.function, []).append(region)
+    return groups
 
 
 def _refused(counts: dict[str, int]) -> list[RenderableType]:
@@ -143,21 +144,23 @@ def check_tables(found: CheckResult) -> list[RenderableType]:
 
 
 def _regions(found: CheckResult) -> Table:
-    made = table(
-        "Regions, each fed with the original's values",
-        "region",
-        "max abs",
-        "allowed",
-        "verdict",
-        "reason",
-        right=("max abs",),
-        wide=("reason",),
-    )
-    for region in found.regions:
-        worst = max(region.outputs, key=lambda o: o.used, default=None)
-        figures = ("", "") if worst is None else (f"{worst.max_abs:.1e}", _share(worst))
+    """The regions: of many, those that are not right, and the few that use most of their tolerance."""
+    shown = list(found.regions)
+    title = "Regions, each fed with the original's values"
+    if len(shown) > MANY:
+        worst = sorted(shown, key=_used, reverse=True)[: MANY // 2]
+        shown = [r for r in shown if r.verdict != "pass" or r in worst]
+        title += f" ({len(shown)} of {len(found.regions)}; the others use less of their tolerance)"
+    made = table(title, "region", "max abs", "allowed", "verdict", "reason", right=("max abs",), wide=("region", "reason"))
+    for region in shown:
+        top = max(region.outputs, key=lambda o: o.used, default=None)
+        figures = ("", "") if top is None else (f"{top.max_abs:.1e}", _share(top))
         made.add_row(escape(region.name), *figures, _verdict(region.verdict), escape(region.reason))
     return made
+
+
+def _used(region: RegionVerdict) -> float:
+    return max((o.used for o in region.outputs), default=0.0)
 
 
 def _type(row: OutputVerdict) -> str:
