@@ -12,7 +12,8 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,8 +85,8 @@ class HostExecutable:
             for first, last in parts:
                 self._run_blocks(entry, todo.words, first, last, todo.blocks, block)
             return
-        with ThreadPoolExecutor(len(parts)) as pool:
-            jobs = [pool.submit(self._run_blocks, entry, todo.words, a, b, todo.blocks, block) for a, b in parts]
+        jobs = [_pool(len(parts)).submit(self._run_blocks, entry, todo.words, a, b, todo.blocks, block) for a, b in parts]
+        wait(jobs)  # all of them, also after a fault: they write into the caller's arrays
         for job in jobs:
             job.result()
 
@@ -94,6 +95,15 @@ class HostExecutable:
         reverse = int(self._device.reverse)
         if self._run(self._invoke[entry], self._slot, words, first, last, grid, block, reverse, message, len(message)):
             raise KernelFault(f"kernel {entry}: {message.value.decode(errors='replace')}; the generated kernel is wrong, please report it")
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Kept between launches, because each thread keeps the stacks of its fibers."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="graphfuse-host")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads
 
 
 def _entry(library: ctypes.CDLL, unit: Unit, entry: str) -> ctypes.c_void_p:
@@ -144,8 +154,7 @@ def _build(units: list[Unit], cache: Cache, jobs: int) -> Iterator[tuple[list[Un
     for batch, image in zip(batches, host_build.build_units(batches), strict=True):
         key = host_build.library_key(batch)
         cache.put(key, image)
-        library = _load(key, cache)
-        assert library is not None
+        library = _load_built(key, cache)
         for unit in batch:
             cache.put(host_build.units_key(unit), key.encode())
         yield batch, library
@@ -156,33 +165,42 @@ def _runtime(cache: Cache) -> ctypes.CDLL:
     library = _load(key, cache)
     if library is None:
         cache.put(key, host_build.build(host_build.runtime_text(), "-O2"))
-        library = _load(key, cache)
-        assert library is not None
+        library = _load_built(key, cache)
     word, text = ctypes.c_void_p, ctypes.c_char_p
     library.gf_run.argtypes = [word, word, word, *[ctypes.c_uint] * 4, ctypes.c_int, text, ctypes.c_size_t]
     return library
 
 
 def _load(key: str, cache: Cache) -> ctypes.CDLL | None:
-    """The library stored under this key, loaded once; None if the cache does not have it, or it does not load."""
-    if key in _loaded:
-        return _loaded[key]
-    path = cache.file(key)
+    """The library stored under this key; None if the cache does not have it, or it does not load."""
+    if key in _loaded or cache.get(key) is None:
+        return _loaded.get(key)
     try:
-        library = ctypes.CDLL(str(path)) if path else _load_image(cache.get(key))
-    except OSError:  # made for another machine, or a folder mounted noexec
+        return _load_built(key, cache)
+    except GraphfuseError:  # made for another machine
         cache.drop(key)
         return None
-    if library is not None:
-        _loaded[key] = library
+
+
+def _load_built(key: str, cache: Cache) -> ctypes.CDLL:
+    """Loads what the cache has: by its file, else (gone meanwhile, or a folder that may not hold programs) by a temporary one."""
+    path, image = cache.file(key), cache.get(key)
+    try:
+        library = ctypes.CDLL(str(path)) if path else _load_image(image)
+    except OSError:
+        library = _load_image(image)
+    _loaded[key] = library
     return library
 
 
-def _load_image(image: bytes | None) -> ctypes.CDLL | None:
+def _load_image(image: bytes | None) -> ctypes.CDLL:
     """Loads a library that is in memory only; the loader needs a file, but not for longer than it takes to load."""
     if image is None:
-        return None
+        raise GraphfuseError("host device: a library vanished from the cache while it was loaded; try again")
     with tempfile.TemporaryDirectory(prefix="graphfuse-") as folder:
         path = Path(folder) / "kernel.so"
         path.write_bytes(image)
-        return ctypes.CDLL(str(path))
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            raise GraphfuseError(f"host device: the compiled library does not load ({error}); does TMPDIR allow programs, and CXX fit?") from error

@@ -79,7 +79,7 @@ def _share(missing: dict[str, Job], processes: int, finish: Callable[[str, Cubin
 def _in_child(share: dict[str, Job], finish: Callable[[str, Cubin], None]) -> None:
     """Compiles a share in a child process; what a child that broke off left undone is compiled here, with its errors."""
     left = dict(share)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.curdir for p in sys.path)}
     command = [sys.executable, "-m", "graphfuse.jit.worker"]
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as child:

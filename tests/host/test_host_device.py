@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 from pathlib import Path
 
@@ -377,6 +379,46 @@ def test_second_load_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_memory_only_cache_works(tmp_path: Path) -> None:
     x = floats(1, 64)
     np.testing.assert_array_equal(run(source(BLOCK_SUM, 1, 64), Cache(None), x, np.zeros(1, np.float32)), pairwise(x))
+
+
+def test_cache_folder_that_may_not_hold_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = ctypes.CDLL
+
+    def refusing(name: str) -> ctypes.CDLL:
+        if name.startswith(str(tmp_path)):
+            raise OSError("failed to map segment from shared object")
+        return real(name)
+
+    monkeypatch.setattr(host_module, "_loaded", {})
+    monkeypatch.setattr(ctypes, "CDLL", refusing)
+    x = floats(1, 64)
+    np.testing.assert_array_equal(run(source(BLOCK_SUM, 1, 64), Cache(tmp_path), x, np.zeros(1, np.float32)), pairwise(x))
+
+
+def test_library_of_another_machine_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(host_module, "_loaded", {})
+    kernel = source(BLOCK_SUM, 1, 64)
+    load(kernel, Cache(tmp_path))
+    for path in list(tmp_path.rglob("*.bin")):
+        if path.stat().st_size > 1000:
+            Cache(tmp_path).put(path.stem, b"\x7fELF of something else")
+    monkeypatch.setattr(host_module, "_loaded", {})
+    x = floats(1, 64)
+    np.testing.assert_array_equal(run(kernel, Cache(tmp_path), x, np.zeros(1, np.float32)), pairwise(x))
+
+
+def test_a_forked_process_may_launch(cache: Cache) -> None:
+    executable = load(source(BLOCK_SUM, 200, 256), cache, threads=2)
+    x, y = floats(200, 256), np.zeros(200, np.float32)
+    executable.launch([x.ctypes.data, y.ctypes.data], {})
+    child = os.fork()
+    if child == 0:
+        y[:] = 0
+        try:
+            executable.launch([x.ctypes.data, y.ctypes.data], {})
+        finally:
+            os._exit(0 if np.array_equal(y, pairwise(x)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_damaged_library_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
