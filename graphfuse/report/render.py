@@ -90,12 +90,13 @@ def region_tables(regions: Sequence[Any]) -> list[RenderableType]:
     if not regions:
         return [Text("No region: nothing here is worth fusing, or may be.", style="yellow")]
     first = "kernel, and the ops in it"
-    made = table("Regions", first, "regions", "ops", "launches", "bytes", right=("regions", "ops", "launches", "bytes"), wide=(first,))
+    made = table("Regions", first, "ops", "launches", "bytes", right=("ops", "launches", "bytes"), wide=(first,))
     for name, group in _by_function(regions).items():
         launches = f"{sum(r.launches_before for r in group)} -> {sum(r.kernels for r in group)}"
         traffic = f"{size(sum(r.bytes_before for r in group))} -> {size(sum(r.bytes_after for r in group))}"
-        cell = Text.assemble(name, "\n", ("  " + counted(group[0].op_types), "dim"))
-        made.add_row(cell, f"{len(group)}", f"{sum(len(r.nodes) for r in group)}", launches, traffic)
+        times = f" x{len(group)}" if len(group) > 1 else ""
+        cell = Text.assemble(name, times, "\n", ("  " + counted(group[0].op_types), "dim"))
+        made.add_row(cell, f"{sum(len(r.nodes) for r in group)}", launches, traffic)
     return [made]
 
 
