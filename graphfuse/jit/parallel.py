@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from graphfuse.codegen.source import KernelSource
 
 Progress = Callable[[int, int], None]
-_WORTH_A_PROCESS = 4  # compiles, about 0.1 s each: what starting a process costs
+_WORTH_A_PROCESS = 10  # compiles, of about 0.07 s each; a process costs 0.4 s to start, and more on a busy machine
 
 
 def cached_cubin(text: str, arch: str, *, options: Sequence[str] = (), cache: Cache | None = None) -> Cubin:

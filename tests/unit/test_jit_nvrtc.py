@@ -204,6 +204,12 @@ def test_foreign_bytes_are_not_a_cubin(data: bytes) -> None:
 # --- through the cache, in many processes -------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child process for few kernels already."""
+    monkeypatch.setattr(parallel, "_WORTH_A_PROCESS", 4)
+
+
 def kernel(n: int) -> KernelSource:
     text = f'extern "C" __global__ void k(const float* x, float* y) {{ y[threadIdx.x] = x[threadIdx.x] * {n}.5f; }}'
     return KernelSource(text, (Variant("k", 1, 32, (4, 4)),), 1, 1, ())
@@ -230,6 +236,7 @@ def test_option_arch_and_version_miss_the_cache(tmp_path: Path, monkeypatch: pyt
     assert len(compiled) == 4
 
 
+@pytest.mark.usefixtures("eager")
 def test_compile_many(tmp_path: Path) -> None:
     sources = [kernel(n) for n in (1, 2, 3, 4, 5, 1)]
     steps: list[tuple[int, int]] = []
@@ -254,6 +261,7 @@ def test_compile_many_uses_the_cache_and_repairs_it(tmp_path: Path, monkeypatch:
     assert compiled == ["sm_80"]
 
 
+@pytest.mark.usefixtures("eager")
 def test_compile_many_reports_the_error_of_a_child(tmp_path: Path) -> None:
     bad = KernelSource('extern "C" __global__ void k() { nonsense(); }', (Variant("k", 1, 1, ()),), 0, 0, ())
     sources = [kernel(n) for n in range(7)]
@@ -262,6 +270,7 @@ def test_compile_many_reports_the_error_of_a_child(tmp_path: Path) -> None:
             compile_many([*sources[:at], bad, *sources[at:]], ["sm_80"], jobs=2, cache=Cache(None))
 
 
+@pytest.mark.usefixtures("eager")
 def test_child_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel.sys, "executable", "/no/such/python")
     assert len(compile_many([kernel(n) for n in range(8)], ["sm_80"], jobs=2, cache=Cache(None))) == 8
