@@ -61,6 +61,7 @@ class Emitter:
         self.accesses: list[Access] = []
         self.scope = Scope(None, lane=lanes == 1)
         self.share = 1.0  # of the elements, those that take the branch being written
+        self.loads = 0  # written so far
         self._taps: dict[tuple[int, Index], list[int]] = {}
         self._in_window = False
         self._symbols = {name: f"s{k}" for k, name in enumerate(symbols)}
@@ -166,6 +167,7 @@ class Emitter:
 
     def _write_load(self, node: Node) -> str:
         number, address = node.payload
+        self.loads += 1
         self.prepare([address])
         pointer, size = f"p{number}", node.dtype.size
         if not self.is_array(node):
@@ -208,19 +210,36 @@ class Emitter:
             return self.ref(self.puller.pull_through(number, index))
         array = self._find_window(key)
         if array is None:
-            array = self._write_window(number, key, first, self.lanes + reach)
+            array = self._write_window(number, key, first, reach)
             self.scope.windows[key] = array
         return f"{array}[j + {place - first}]"
 
-    def _write_window(self, number: int, key: tuple[int, Index], first: int, width: int) -> str:
+    def _write_window(self, number: int, key: tuple[int, Index], first: int, reach: int) -> str:
         *outer, last = key[1]
-        index = (*outer, last + first + expr.var("j", width))
-        before, self.lanes, self._in_window = self.lanes, width, True
-        element = self.puller.pull_through(number, index)
-        value, array = self.ref(element), self.fresh("w")
-        self.line(f"{compute_type(element.dtype)} {array}[{width}]; GF_LANES({width}) {array}[j] = {value};")
-        self.lanes, self._in_window = before, False
+        array, width = self.fresh("w"), self.lanes + reach
+        ctype = compute_type(self.puller.program.body[number].dtype)
+        self._in_window = True
+        aligned = next((p for p in range(first, first + reach + 1) if self._aligned(number, (*outer, last + p + self._lane()))), None)
+        if aligned is None:  # no place stands at whole vectors: all elements one by one
+            before, self.lanes = self.lanes, width
+            value = self.ref(self.puller.pull_through(number, (*outer, last + first + self._lane())))
+            self.line(f"{ctype} {array}[{width}]; GF_LANES({width}) {array}[j] = {value};")
+            self.lanes = before
+        else:  # one vector, and the elements on both sides of it
+            value = self.ref(self.puller.pull_through(number, (*outer, last + aligned + self._lane())))
+            self.line(f"{ctype} {array}[{width}]; GF_LANES({self.lanes}) {array}[j + {aligned - first}] = {value};")
+            for k in [*range(aligned - first), *range(aligned - first + self.lanes, width)]:
+                self.line(f"{array}[{k}] = {self.ref(self.puller.pull_through(number, (*outer, last + first + k)))};")
+        self._in_window = False
         return array
+
+    def _lane(self) -> Dim:
+        return expr.var("j", self.lanes)
+
+    def _aligned(self, number: int, index: Index) -> bool:
+        """Whether every load behind this element is a whole vector."""
+        loads = [n for n in reachable(self.puller, [self.puller.pull_through(number, index)]) if n.kind == "load"]
+        return all(vector_address(n.payload[1], self.lanes) for n in loads if any(v.name == "j" for v in n.vars))
 
     def _find_window(self, key: tuple[int, Index]) -> str | None:
         scope: Scope | None = self.scope

@@ -76,6 +76,7 @@ class Shaped:
         self.program = program
         self.segment = segment
         self.lanes = next((n for n in (8, 4, 2) if self._worthwhile(n)), 1)
+        self.loads = self._tried(self.lanes).loads
         self.team = choose_team(program, segment, self.lanes) if isinstance(segment, Rows) else None
 
     def _worthwhile(self, lanes: int) -> bool:
@@ -83,14 +84,22 @@ class Shaped:
         columns = [expr.product(self.segment.shape)] if isinstance(self.segment, Pointwise) else [o.columns for o in self.segment.outputs]
         if not any(pointwise.lanes_fit(c, lanes) and c != 0 for c in columns):
             return False
-        emitter = Emitter(
-            Puller(self.program, _windows(self.program, self.segment, lanes)), wide=True, lanes=lanes, symbols=self.program.symbols
-        )
-        emitter.scope.lane = False
-        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), "0")
+        emitter = self._tried(lanes)
         good = sum(a.bytes for a in emitter.accesses if a.vector or a.window)
         narrowest = min((a.bytes for a in emitter.accesses if a.vector), default=0)
         return good * 2 > sum(a.bytes for a in emitter.accesses) and narrowest <= VECTOR
+
+    def _tried(self, lanes: int) -> Emitter:
+        """The segment written with vectors of ``lanes``, to see what it does to memory."""
+        emitter = Emitter(
+            Puller(self.program, _windows(self.program, self.segment, lanes)), wide=True, lanes=lanes, symbols=self.program.symbols
+        )
+        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), 1, "0")
+        return emitter
+
+    def items(self, lanes: int, block: int) -> int:
+        """Vectors of one thread in a pointwise segment."""
+        return pointwise.items(self.segment, lanes, block, self.loads) if isinstance(self.segment, Pointwise) else 1
 
 
 def _windows(program: Program, segment: Pointwise | Rows, lanes: int) -> frozenset[int]:
@@ -174,7 +183,7 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         lanes = shaped.lanes if choice.vectors else 1
         emitter = Emitter(Puller(program, _windows(program, shaped.segment, lanes)), wide=choice.wide, lanes=lanes, symbols=program.symbols)
         count = _blocks(shaped, lanes, block)
-        _emit_segment(emitter, program, shaped.segment, _team(shaped, block), _edge(outer, number, first))
+        _emit_segment(emitter, program, shaped.segment, _team(shaped, block), shaped.items(lanes, block), _edge(outer, number, first))
         last = number == len(shapes) - 1
         head = "{" if last else f"if (blockIdx.x < {_edge(outer, number + 1, first + count)}) {{"
         lines += [head if number == 0 else f"else {head}", *(INDENT + text for text in emitter.scope.lines), "}"]
@@ -199,7 +208,7 @@ def _team(shaped: Shaped, block: int) -> Team:
 def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
     if isinstance(shaped.segment, Rows):
         return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
-    return pointwise.blocks(shaped.program, shaped.segment, lanes, block)
+    return pointwise.blocks(shaped.segment, lanes, block, shaped.items(lanes, block))
 
 
 def _edge(outer: Emitter, number: int, count: Dim) -> str:
@@ -213,12 +222,12 @@ def _edge(outer: Emitter, number: int, count: Dim) -> str:
     return name
 
 
-def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, first: str) -> None:
+def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, each: int, first: str) -> None:
     emitter.scope.lane = emitter.lanes == 1
     if isinstance(segment, Rows):
         RowEmitter(emitter, program, segment, team).emit(first)
     else:
-        pointwise.emit(emitter, program, segment, team.block, first)
+        pointwise.emit(emitter, program, segment, team.block, each, first)
 
 
 def _signature(program: Program, choice: Choice, block: int) -> str:

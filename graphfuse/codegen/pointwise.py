@@ -7,7 +7,7 @@ from graphfuse.ir import expr
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.expr import Dim, Expr, Var
 from graphfuse.ir.program import Program
-from graphfuse.schedule.kernel import Pointwise, nominal
+from graphfuse.schedule.kernel import Pointwise
 from graphfuse.schedule.scalar import Index, Node, delinear, linear
 
 ITEMS = 2  # measured on an H200: 4 gains nothing over 2
@@ -29,26 +29,27 @@ def lane_index(unit: str, columns: Dim, lanes: int) -> Dim:
     return lanes * expr.var(unit, steps(columns, lanes)) + expr.var("j", lanes)
 
 
-def items(program: Program, segment: Pointwise, lanes: int, threads: int) -> int:
-    """Vectors of one thread: several, so that their loads are in flight together, where they tile the segment exactly."""
+def items(segment: Pointwise, lanes: int, threads: int, loads: int) -> int:
+    """Vectors of one thread: several, so that enough loads are in flight, where they tile the segment exactly.
+
+    ``loads`` is how many a vector of results needs.
+    """
     count = steps(expr.product(segment.shape), lanes)
     if isinstance(count, Expr) or count < ENOUGH or count % (threads * ITEMS):
         return 1
-    loads = sum(nominal(expr.product(shape)) >= count for _, shape in program.params)
     return ITEMS if loads <= ITEMS else 1
 
 
-def blocks(program: Program, segment: Pointwise, lanes: int, threads: int) -> Dim:
+def blocks(segment: Pointwise, lanes: int, threads: int, each: int) -> Dim:
     """Blocks that a segment needs."""
-    return expr.ceildiv(steps(expr.product(segment.shape), lanes), threads * items(program, segment, lanes, threads))
+    return expr.ceildiv(steps(expr.product(segment.shape), lanes), threads * each)
 
 
-def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, first_block: str) -> None:
-    """Writes the body of a pointwise segment; ``first_block`` is the number of its first block, in C."""
+def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, each: int, first_block: str) -> None:
+    """Writes the body of a pointwise segment, ``each`` vectors a thread; ``first_block`` is its first block, in C."""
     total = expr.product(segment.shape)
     count = steps(total, emitter.lanes)
     kind = emitter.index_type
-    each = items(program, segment, emitter.lanes, threads)
     base = f"({kind})(blockIdx.x - {first_block})"
     if each > 1:
         head = f"GF_UNROLL for (int k = 0; k < {each}; ++k) {{ const {kind} u = ({base} * {each} + k) * {emitter.integer(threads)} + ({kind})threadIdx.x;"
