@@ -262,19 +262,56 @@ class Emitter:
         target = f"{name}[j]" if array else name
         if split:
             with self.block(f"GF_LANES({self.lanes}) {{", lane=True):
-                self._branches(node, conditions, target, loop=False)
+                self._branches(node, conditions, target, [])
         else:
-            self._branches(node, conditions, target, loop=array)
+            self._branches(node, conditions, target, self._one_load(node) if array else [])
         return target
 
-    def _branches(self, node: Node, conditions: Sequence[Condition], target: str, *, loop: bool) -> None:
-        prefix = f"GF_LANES({self.lanes}) " if loop else ""
+    def _branches(self, node: Node, conditions: Sequence[Condition], target: str, loaded: Sequence[tuple[Node, str]]) -> None:
+        """The branches, each assigning ``target``; ``loaded`` names a load that each of them needs."""
+        prefix = f"GF_LANES({self.lanes}) " if self.is_array(node) else ""
         before, self.share = self.share, self.share / len(node.args)
         for k, branch in enumerate(node.args):
             head = f"if ({self._test(conditions[k])}) {{" if k < len(conditions) else "{"
-            with self.block(head if k == 0 else f"else {head}"):
+            with self.block(head if k == 0 else f"else {head}") as scope:
+                scope.names.update(loaded[k : k + 1])
                 self.line(f"{prefix}{target} = {self.ref(branch)};")
         self.share = before
+
+    def _one_load(self, node: Node) -> list[tuple[Node, str]]:
+        """Where every branch needs one vector of the same input, the address is chosen and loaded before they part."""
+        loads = [self._own_loads(branch) for branch in node.args]
+        if any(len(found) != 1 for found in loads) or len({found[0].payload[0] for found in loads}) != 1:
+            return []
+        chosen = [found[0] for found in loads]
+        number, ctype = chosen[0].payload[0], chosen[0].dtype.c
+        bases = [expr.substitute(load.payload[1], {Var("j", self.lanes): 0}) for load in chosen]
+        self.prepare(bases)
+        address = self.index(bases[-1])
+        for condition, base in reversed(list(zip(node.payload, bases[:-1], strict=True))):
+            address = f"({self._test(condition)} ? {self.index(base)} : {address})"
+        raw = self.fresh("m")
+        self.line(f"const auto {raw} = gf_load_vec<{ctype}, {self.lanes}>(p{number} + {address});")
+        self.loads += 1
+        self.access(f"p{number}", chosen[0].dtype.size, vector=True)
+        value = self.define_as(chosen[0].dtype, f"gf_up({raw}.v[j])", array=True)
+        return [(load, value) for load in chosen]
+
+    def _own_loads(self, branch: Node) -> list[Node]:
+        """Vectors that a branch loads and that are not at hand yet; none where it has cases or windows of its own."""
+        nodes = [n for n in reachable(self.puller, [branch]) if not self._written(n)]
+        if any(n.kind in ("case", "tap") for n in nodes):
+            return []
+        loads = [n for n in nodes if n.kind == "load"]
+        return loads if all(self.is_array(n) and vector_address(n.payload[1], self.lanes) for n in loads) else []
+
+    def _written(self, node: Node) -> bool:
+        scope: Scope | None = self.scope
+        while scope is not None:
+            if node in scope.names:
+                return True
+            scope = scope.parent
+        return False
 
     def _test(self, condition: Condition) -> str:
         return " && ".join(f"{self.index(left)} < {self.index(right)}" for left, right in condition)
