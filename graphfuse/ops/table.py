@@ -17,7 +17,7 @@ from graphfuse.ops.call import OpCall
 
 Lowering = Callable[[OpCall], "Sequence[Val] | Val"]
 KINDS = ("pointwise", "movement", "reduction", "norm", "quant")
-FAMILIES = ("pointwise", "activations", "movement", "enlarge", "indexing", "reductions", "norms", "quant")
+FAMILIES = ("pointwise", "activations", "movement", "enlarge", "indexing", "reductions", "norms", "pools", "scans", "quant")
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ def register(op_type: str, kind: str, rule: Lowering, *, known: Iterable[int] = 
     _TABLE[domain, op_type] = Entry(op_type, kind, rule, tuple(known), domain)
 
 
+def is_new(op_type: str) -> bool:
+    """Whether no family so far has entered this op of the standard domain."""
+    return ("", op_type) not in _TABLE
+
+
 def op(*op_types: str, kind: str, known: Iterable[int] = (), domain: str = "") -> Callable[[Lowering], Lowering]:
     """Registers the function below it as the lowering of ``op_types``."""
 
@@ -78,6 +83,7 @@ def op(*op_types: str, kind: str, known: Iterable[int] = (), domain: str = "") -
 def _loaded() -> dict[tuple[str, str], Entry]:
     for family in FAMILIES:
         importlib.import_module(f"graphfuse.ops.{family}")
+    importlib.import_module("graphfuse.ops.functions").enter_functions()
     return _TABLE
 
 

@@ -76,8 +76,12 @@ def _main_op(name: str, graph: onnx.GraphProto) -> str:
 
 
 def _fixed_inputs(graph: onnx.GraphProto, feeds: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Graph inputs that entries want known, with their one value."""
-    names = {name for node in graph.node for name in _known_inputs(node)}
+    """Graph inputs that entries want known, directly or computed by other nodes, with their one value."""
+    names: set[str] = set()
+    for node in reversed(graph.node):
+        names.update(_known_inputs(node))
+        if node.op_type not in ("Shape", "Size") and names.intersection(node.output):
+            names.update(node.input)
     values = {name: [np.asarray(f[name]) for f in feeds if name in f] for name in names}
     return {n: found[0] for n, found in values.items() if found and all(np.array_equal(found[0], v) for v in found)}
 

@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import pytest
 
-from graphfuse.ops.table import entries
 from tests.unit import one_node
 
 INF, NAN = np.inf, np.nan
@@ -491,7 +490,3 @@ def assert_close(got: np.ndarray, want: np.ndarray) -> None:
     eps = float(ml_dtypes.finfo(got.dtype).eps)
     tolerance = eps * (4 if got.dtype.itemsize == 2 else 64)
     np.testing.assert_allclose(got.astype(F64), want.astype(F64), rtol=tolerance, atol=tolerance)
-
-
-def test_every_entry_has_a_row() -> None:
-    assert {e.op_type for e in entries()} == {case.op for case in ROWS}
