@@ -36,7 +36,8 @@ class Body:
 
     def content(self) -> bytes:
         """What tells functions apart: the program and the nodes."""
-        return self.spec.encode() + b"\0" + onnx_ir.to_proto(self.function).SerializeToString(deterministic=True)
+        nodes: bytes = onnx_ir.to_proto(self.function).SerializeToString(deterministic=True)
+        return self.spec.encode() + b"\0" + nodes
 
 
 def make_body(nodes: Sequence[onnx_ir.Node], lowered: Lowered, facts: Facts, opsets: Mapping[str, int]) -> Body:
@@ -58,8 +59,7 @@ class _Maker:
     def make(self, nodes: Sequence[onnx_ir.Node], opsets: Mapping[str, int]) -> Body:
         made = {v for node in nodes for v in node.outputs}
         for node in nodes:
-            inputs = [None if v is None else self.inside.get(v) or self._outside(v, v in made) for v in node.inputs]
-            self._copy(node, inputs)
+            self._copy(node, [None if v is None else self.inside.get(v) or self._outside(v, v in made) for v in node.inputs])
         inputs = (*self.lowered.inputs, *self.extras)
         outputs = [self.inside[v] for v in self.lowered.outputs]
         used = {"" if n.domain == "ai.onnx" else n.domain for n in nodes} | ({""} if self.constants else set())

@@ -8,29 +8,31 @@ from dataclasses import dataclass
 import onnx_ir
 
 from graphfuse.graph.facts import Facts
-from graphfuse.ir import Program, expr
+from graphfuse.ir import Instr, Program, expr, scalars
 from graphfuse.ir.expr import Shape
 from graphfuse.match.small_ops import costs_a_kernel
 
 NOMINAL_SIZE = 64  # what a run-time dimension counts as where no size for it is given
 LAUNCH_US = 2.5  # between two small kernels of an engine
 BYTES_PER_US = 4.0e6  # memory traffic of a large GPU
+OPS_PER_US = 3.0e7  # float32 additions of one
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Kernels launched and bytes read and written."""
+    """Kernels launched, bytes read and written, and arithmetic in float32 additions where it may matter."""
 
     launches: int = 0
     bytes: int = 0
+    ops: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.launches + other.launches, self.bytes + other.bytes)
+        return Cost(self.launches + other.launches, self.bytes + other.bytes, self.ops + other.ops)
 
     @property
     def microseconds(self) -> float:
-        """A rough time: launches and memory traffic, whichever each kernel waits for longer counts as their sum."""
-        return self.launches * LAUNCH_US + self.bytes / BYTES_PER_US
+        """A rough time: the launches, and the memory traffic or the arithmetic, whichever takes longer."""
+        return self.launches * LAUNCH_US + max(self.bytes / BYTES_PER_US, self.ops / OPS_PER_US)
 
 
 def node_cost(node: onnx_ir.Node, facts: Facts, sizes: Mapping[str, int] | None = None) -> Cost:
@@ -51,7 +53,10 @@ def unfused_cost(nodes: Iterable[onnx_ir.Node], facts: Facts, sizes: Mapping[str
 
 
 def fused_cost(program: Program, sizes: Mapping[str, int] | None = None) -> Cost:
-    """One kernel that reads each parameter once (of one that is only sliced, the slices) and writes each result."""
+    """One kernel that reads each parameter once (of one that is only sliced, the slices) and writes each result.
+
+    Arithmetic is counted as the program has it: an op that is built from many more operations than it stands for shows here.
+    """
     taken: list[list[int]] = [[] for _ in program.params]
     numbers = {n: i.attr("index") for n, i in enumerate(program.body) if i.op == "param"}
     for instr in program.body:
@@ -60,7 +65,14 @@ def fused_cost(program: Program, sizes: Mapping[str, int] | None = None) -> Cost
             dtype, shape = program.params[numbers[arg]]
             taken[numbers[arg]].append(_bytes(instr.shape if partial else shape, dtype.size, sizes))
     read = sum(min(sum(t), _bytes(s, d.size, sizes)) for t, (d, s) in zip(taken, program.params, strict=True))
-    return Cost(1, read + sum(_bytes(s, d.size, sizes) for d, s in program.outputs))
+    ops = sum(_ops(instr, program, sizes) for instr in program.body)
+    return Cost(1, read + sum(_bytes(s, d.size, sizes) for d, s in program.outputs), ops)
+
+
+def _ops(instr: Instr, program: Program, sizes: Mapping[str, int] | None) -> int:
+    if instr.op == "map":
+        return scalars.TABLE[instr.attr("fn")].cost * count(instr.shape, sizes)
+    return count(program.body[instr.args[0]].shape, sizes) if instr.op == "reduce" else 0
 
 
 def _value_bytes(value: onnx_ir.Value, facts: Facts, sizes: Mapping[str, int] | None) -> int:

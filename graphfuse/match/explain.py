@@ -10,7 +10,6 @@ import onnx_ir
 
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.match.flow import Flow, node_ids
-from graphfuse.match.names import HOISTED_KEY
 from graphfuse.match.planfile import Plan, Refusal
 from graphfuse.match.rewrite import Prepared, prepare, select
 from graphfuse.match.select import Selection
@@ -52,12 +51,8 @@ def explain_model(
     ids = node_ids(flow.nodes)
     wanted = range(len(flow.nodes)) if node is None else [_find(model, flow, ids, node)]
     home = {i: k for k, region in enumerate(selection.regions) for i in region.members}
-    reasons = {name: r for r in reversed(selection.refusals) if not _is_between(r) for name in r.nodes}
+    reasons = {name: r for r in reversed(selection.refusals) if not r.is_between for name in r.nodes}
     return [_explain(i, prepared, selection, ids, home, reasons) for i in wanted]
-
-
-def _is_between(refusal: Refusal) -> bool:
-    return refusal.reason.startswith("their regions stay apart")
 
 
 def _find(model: onnx_ir.Model, flow: Flow, ids: list[str], wanted: str) -> int:
@@ -88,7 +83,7 @@ def _explain(
         readers=[ids[s] for s in flow.succs[i]],
         producers=[ids[p] for p in flow.preds[i]],
         together=[ids[m] for m in members if m != i],
-        apart=[r for r in selection.refusals if _is_between(r) and {ids[m] for m in members} & set(r.nodes)],
+        apart=[r for r in selection.refusals if r.is_between and {ids[m] for m in members} & set(r.nodes)],
     )
 
 
@@ -99,6 +94,4 @@ def _reason(
         return "fused", selection.reasons[home[i]]
     if ids[i] in reasons:
         return reasons[ids[i]].rule, reasons[ids[i]].reason
-    if HOISTED_KEY in prepared.context.flow.nodes[i].metadata_props:
-        return "shape-arithmetic", "added: computes a size from the shapes of the inputs in place of longer shape arithmetic"
     return _OTHER.get(kind, ("unknown", "no rule speaks of it"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from graphfuse.lower import Lowered, NodeRefused
 from graphfuse.match.convex import Clusters
@@ -51,7 +52,7 @@ def grow(flow: Flow, candidates: Iterable[int], legality: Legality) -> Growth:
         if isinstance(answer, Lowered):
             growth.regions.append(Region(members, answer))
         else:
-            growth.refused.update({i: answer for i in members})
+            growth.refused.update(dict.fromkeys(members, answer))
     growth.regions.sort(key=lambda r: r.members)
     return growth
 
@@ -94,7 +95,8 @@ class _Merger:
         return [tuple(self.clusters.members[r]) for r in roots]
 
     def _sweep(self, pairs: Callable[[], list[tuple[int, int]]]) -> bool:
-        return any([self.try_merge(a, b) for a, b in pairs()])
+        merged = [self.try_merge(a, b) for a, b in pairs()]
+        return any(merged)
 
     def _neighbours(self) -> list[tuple[int, int]]:
         return [(p, i) for i in sorted(self.wanted) for p in sorted(self.flow.preds[i], reverse=True) if p in self.wanted]
@@ -103,7 +105,7 @@ class _Merger:
         pairs: list[tuple[int, int]] = []
         for readers in self.flow.shared_readers():
             inside = [r for r in readers if r in self.wanted and self._costs(r)]
-            pairs += list(zip(inside, inside[1:], strict=False))
+            pairs += pairwise(inside)
         return pairs
 
     def _costs(self, node: int) -> bool:

@@ -17,7 +17,7 @@ from graphfuse.graph.fold import remove_unused
 from graphfuse.ir import expr
 from graphfuse.ir.dtypes import I32, I64
 from graphfuse.ir.expr import Atom, Call, Dim, Sym
-from graphfuse.match.names import HOISTED_KEY, unused_name
+from graphfuse.match.names import unused_name, value_names
 
 _CALLS = {"//": "Div", "%": "Mod", "max": "Max", "min": "Min"}
 _FIRST_OPSET = 13  # Max and Min of int64, and all rules below
@@ -26,8 +26,8 @@ _FIRST_OPSET = 13  # Max and Min of int64, and all rules below
 def hoist_shapes(model: onnx_ir.Model, facts: Facts) -> int:
     """Rewrites the shape arithmetic of ``model`` in place; returns how many reads now go to sizes of inputs.
 
-    ``facts`` are the model's, and out of date afterwards unless that is 0. Done twice it changes nothing more. Nodes that
-    it makes are marked in their metadata.
+    ``facts`` are the model's, and out of date afterwards unless that is 0. Arithmetic that reads the shapes of nothing but
+    inputs stays as it is, so that a second call changes nothing.
     """
     if model.opset_imports.get("", 0) < _FIRST_OPSET:
         return 0
@@ -52,14 +52,15 @@ class _Maker:
         self.graph = graph
         self.facts = facts
         self.sources = _sources(graph, facts)
-        self.names = {v.name or "" for n in graph.all_nodes() for v in n.outputs} | {v.name or "" for v in graph.inputs} | set(graph.initializers)
+        self.names = value_names(graph)
         self.nodes: list[onnx_ir.Node] = []
+        self.sound: set[onnx_ir.Node] = set()  # arithmetic known to stand on inputs
         self.made: dict[tuple[object, ...], onnx_ir.Value] = {}
 
     def replacement(self, value: onnx_ir.Value) -> onnx_ir.Value | None:
         """The same numbers from sizes of inputs; None if ``value`` is no such tensor, or stands on them already."""
-        known, dtype, producer = self.facts.value(value), self.facts.dtype(value), value.producer()
-        if known is None or known.dtype != object or dtype not in (I64, I32) or producer is None or HOISTED_KEY in producer.metadata_props:
+        known, dtype = self.facts.value(value), self.facts.dtype(value)
+        if known is None or known.dtype != object or dtype not in (I64, I32) or self._stands_on_inputs(value):
             return None
         items: list[Dim] = known.reshape(-1).tolist()
         if any(name not in self.sources for item in items for name in expr.symbols(item)):
@@ -68,6 +69,25 @@ class _Maker:
         if known.ndim != 1:
             made = self._node("Reshape", [made, self._constant(known.shape)])
         return made if dtype is I64 else self._node("Cast", [made], to=onnx_ir.DataType.INT32.value)
+
+    def _stands_on_inputs(self, value: onnx_ir.Value) -> bool:
+        """Whether the value is computed from constants and from shapes of inputs alone."""
+        pending, seen = [value], {value}
+        while pending:
+            node = pending.pop().producer()
+            if node is None:
+                continue  # an input or a constant
+            if node in self.sound:
+                continue
+            if node.op_type == "Shape":
+                if node.inputs[0] is None or node.inputs[0].producer() is not None:
+                    return False
+                continue
+            fresh = [v for v in node.inputs if v is not None and v not in seen]
+            seen.update(fresh)
+            pending += fresh
+        self.sound.update(p for p in (v.producer() for v in seen) if p is not None)
+        return True
 
     def insert(self) -> None:
         """Puts the nodes at the head of the graph: they need inputs and constants only."""
@@ -130,7 +150,7 @@ class _Maker:
             name = self._name(f"gf_{op_type.lower()}")
             output = onnx_ir.Value(name=name)
             attrs = [onnx_ir.AttrInt64(k, v) for k, v in attributes.items()]
-            self.nodes.append(onnx_ir.Node("", op_type, inputs, attrs, outputs=[output], name=name, metadata_props={HOISTED_KEY: "1"}))
+            self.nodes.append(onnx_ir.Node("", op_type, inputs, attrs, outputs=[output], name=name))
             self.made[key] = output
         return self.made[key]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx_ir
-
 from graphfuse.graph.facts import Facts
 from graphfuse.ir import Program
 from graphfuse.ir.errors import Refused

@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Sequence
 from functools import cache
 
+import onnx_ir
+
 from graphfuse.graph.checks import DOMAIN, PLUGIN_OP
 from graphfuse.graph.programs import SPEC_KEY
 
@@ -15,12 +17,11 @@ PARAMS_KEY = "graphfuse.params"  # on a function: which of its inputs are the pr
 ORIGIN_KEY = "graphfuse.origin"  # on a call: names and places of the nodes that it replaced
 PORTABLE_KEY = "graphfuse.portable"  # on a model in plugin form: the portable one
 DIGEST_KEY = "graphfuse.digest"  # on a model in plugin form: of its graph
-HOISTED_KEY = "graphfuse.hoisted"  # on a node: shape arithmetic that stands on the shapes of inputs only
 IR_VERSION_KEY = "graphfuse.ir_version"  # on the model: what it was before functions were added
 
 __all__ = [
-    "DIGEST_KEY", "DOMAIN", "HOISTED_KEY", "IR_VERSION_KEY", "ORIGIN_KEY", "PARAMS_KEY", "PLUGIN_OP", "PLUGIN_VERSION", "PORTABLE_KEY", "SPEC_KEY",
-    "fused_name", "onnx_op_names", "unused_name",
+    "DIGEST_KEY", "DOMAIN", "IR_VERSION_KEY", "ORIGIN_KEY", "PARAMS_KEY", "PLUGIN_OP", "PLUGIN_VERSION", "PORTABLE_KEY", "SPEC_KEY",
+    "fused_name", "onnx_op_names", "unused_name", "value_names",
 ]  # fmt: skip
 
 _SHORT = {
@@ -67,3 +68,9 @@ def unused_name(wanted: str, taken: Collection[str]) -> str:
         count += 1
         name = f"{wanted}_{count}"
     return name
+
+
+def value_names(graph: onnx_ir.Graph) -> set[str]:
+    """Every name of a value in the graph and its subgraphs."""
+    made = {v.name or "" for n in graph.all_nodes() for v in n.outputs}
+    return made | {v.name or "" for v in graph.inputs} | set(graph.initializers)

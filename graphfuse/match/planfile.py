@@ -23,6 +23,7 @@ from graphfuse.match.flow import Flow, node_ids, read_values
 VERSION = 1
 MAX_PLAN_BYTES = 16 << 20
 MAX_HASHED = 4096  # elements; of larger constants only type and shape count, so new weights keep their plan
+APART = "their regions stay apart: "
 
 
 @dataclass
@@ -47,6 +48,11 @@ class Refusal:
     rule: str
     nodes: list[str]
     reason: str
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it says why the regions of two nodes are not one, not why nodes are in none."""
+        return self.reason.startswith(APART)
 
 
 @dataclass

@@ -22,13 +22,14 @@ from graphfuse.ir import GraphfuseError, Program, dumps, loads
 from graphfuse.ir.dtypes import U8
 from graphfuse.match.edges import cast_node, edge_values, through_half
 from graphfuse.match.flow import read_values
-from graphfuse.match.names import DIGEST_KEY, DOMAIN, PLUGIN_OP, PLUGIN_VERSION, PORTABLE_KEY, SPEC_KEY, unused_name
+from graphfuse.match.names import DIGEST_KEY, DOMAIN, PLUGIN_OP, PLUGIN_VERSION, PORTABLE_KEY, SPEC_KEY, unused_name, value_names
 from graphfuse.match.planfile import Refusal
 from graphfuse.match.restore import inline, is_fused
 
 PLUGIN_TYPES = frozenset({"f32", "f16", "bf16", "i8", "i32", "i64", "bool"})  # what TensorRT hands to plugins
 PLUGIN_RANK = 8
 MAX_PORTABLE = 256 << 20  # bytes of the portable model once unpacked
+_WEIGHTS_KEY = "graphfuse.weights"  # on the packed model: names of the weights that it shares
 _KEPT_WEIGHT = 1 << 16  # bytes; larger weights stay in the graph even if only the portable form reads them
 
 
@@ -67,7 +68,7 @@ def export_plugin(model: onnx_ir.Model, types: frozenset[str] = PLUGIN_TYPES) ->
         return bool(reason)
 
     inline(own, unfit)
-    names = {v.name or "" for n in own.graph.all_nodes() for v in n.outputs} | {v.name or "" for v in own.graph.inputs} | set(own.graph.initializers)
+    names = value_names(own.graph)
     for node in list(own.graph):
         function = own.functions.get(node.op_identifier())
         if function is not None and node.domain == DOMAIN and SPEC_KEY in function.metadata_props:
@@ -99,24 +100,24 @@ def _why_no_plugin(node: onnx_ir.Node, program: Program, graph: onnx_ir.Graph, t
 
 
 def _to_plugin(graph: onnx_ir.Graph, node: onnx_ir.Node, function: onnx_ir.Function, names: set[str], types: frozenset[str]) -> None:
+    """Puts a plugin node, and Casts around it where it takes or gives uint8, in place of a call."""
     program = _program(function)
-    count = len(program.params)
-    if count > len(node.inputs) or len(program.results) != len(node.outputs):
+    if len(program.params) > len(node.inputs) or len(program.results) != len(node.outputs):
         raise GraphfuseError(f"call {node.name!r} does not fit the program of {function.name!r}; rewrite the original model again")
-    inputs = list(node.inputs[:count])
     outputs = [onnx_ir.Value(name=v.name, type=v.type, shape=v.shape) for v in node.outputs]
-    results, spec = list(outputs), function.metadata_props[SPEC_KEY]
+    inputs, results, spec = list(node.inputs[: len(program.params)]), list(outputs), function.metadata_props[SPEC_KEY]
     edges = None if U8.name in types else edge_values(node, program, graph)
     before: list[onnx_ir.Node] = []
     after: list[onnx_ir.Node] = []
     if edges is not None and edges != ([], []):
         spec = dumps(through_half(program))
-        for k in edges[0]:
-            before.append(_edge_cast(inputs[k], None, names))
-            inputs[k] = before[-1].outputs[0]
-        for k in edges[1]:
-            after.append(_edge_cast(None, outputs[k], names))
-            results[k] = after[-1].inputs[0]  # type: ignore[call-overload]
+        before = [_edge_cast(inputs[k], None, names) for k in edges[0]]
+        after = [_edge_cast(None, outputs[k], names) for k in edges[1]]
+        for k, cast in zip(edges[0], before, strict=True):
+            inputs[k] = cast.outputs[0]
+        for k, cast in zip(edges[1], after, strict=True):
+            assert cast.inputs[0] is not None
+            results[k] = cast.inputs[0]
     texts = {"spec": spec, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}
     attributes = [onnx_ir.AttrString(key, text) for key, text in texts.items()]
     made = onnx_ir.Node(DOMAIN, PLUGIN_OP, inputs, attributes, outputs=results, name=node.name)
@@ -151,9 +152,12 @@ def _keep_heavy(model: onnx_ir.Model) -> None:
 def _pack(model: onnx_ir.Model, shared: set[str]) -> str:
     """The portable model as text, the weights named in ``shared`` replaced by empty ones."""
     bare = model.clone()
-    for name, value in bare.graph.initializers.items():
-        if name in shared and value.const_value is not None:
-            value.const_value = onnx_ir.Tensor(np.empty(0, value.const_value.dtype.numpy()), dtype=value.const_value.dtype, name=name)
+    emptied = sorted(shared & set(bare.graph.initializers))
+    for name in emptied:
+        tensor = bare.graph.initializers[name].const_value
+        if tensor is not None:
+            bare.graph.initializers[name].const_value = onnx_ir.Tensor(np.empty(0, tensor.dtype.numpy()), dtype=tensor.dtype, name=name)
+    bare.metadata_props[_WEIGHTS_KEY] = json.dumps(emptied)
     content = onnx_ir.to_proto(bare).SerializeToString(deterministic=True)
     return base64.b64encode(zlib.compress(content, 9)).decode("ascii")
 
@@ -168,18 +172,14 @@ def portable_of(model: onnx_ir.Model) -> onnx_ir.Model:
     if model.metadata_props.get(DIGEST_KEY) != _digest(model.graph):
         raise GraphfuseError("the model was changed after it was brought into plugin form; restore from the portable model instead")
     portable = _unpack(model.metadata_props[PORTABLE_KEY])
-    for name, value in portable.graph.initializers.items():
-        shared = model.graph.initializers.get(name)
-        if shared is not None and shared.const_value is not None:
-            value.const_value = shared.const_value
-            value.shape, value.type = onnx_ir.Shape(shared.const_value.shape), onnx_ir.TensorType(shared.const_value.dtype)
-        elif value.const_value is None or value.const_value.nbytes == 0 and shared is None and _was_emptied(value):
+    for name in json.loads(portable.metadata_props.pop(_WEIGHTS_KEY, "[]")):
+        value, shared = portable.graph.initializers.get(name), model.graph.initializers.get(name)
+        tensor = None if shared is None else shared.const_value
+        if value is None or tensor is None:
             raise GraphfuseError(f"weight {name!r} is gone from the plugin form; restore from the portable model instead")
+        value.const_value = tensor
+        value.shape, value.type = onnx_ir.Shape(tensor.shape.numpy()), onnx_ir.TensorType(tensor.dtype)
     return portable
-
-
-def _was_emptied(value: onnx_ir.Value) -> bool:
-    return value.const_value is not None and tuple(value.const_value.shape) == (0,) and bool(value.uses())
 
 
 def _unpack(text: str) -> onnx_ir.Model:

@@ -110,5 +110,6 @@ def _drop_constants(graph: onnx_ir.Graph, calls: Sequence[Call]) -> None:
     """Removes initializers that now live in functions only."""
     kept = set(graph.outputs)
     for value in {v: None for call in calls for v in call.body.constants}:
-        if not value.uses() and value not in kept and value.name in graph.initializers:
-            del graph.initializers[value.name]
+        name = value.name or ""
+        if not value.uses() and value not in kept and name in graph.initializers:
+            del graph.initializers[name]

@@ -10,7 +10,7 @@ import onnx_ir
 
 from graphfuse.graph.facts import constant_tensor
 from graphfuse.ir.errors import GraphfuseError
-from graphfuse.match.names import DOMAIN, IR_VERSION_KEY, ORIGIN_KEY, PLUGIN_OP, PORTABLE_KEY, SPEC_KEY, unused_name
+from graphfuse.match.names import DOMAIN, IR_VERSION_KEY, ORIGIN_KEY, PLUGIN_OP, PORTABLE_KEY, SPEC_KEY, unused_name, value_names
 
 Wanted = Callable[[onnx_ir.Node, onnx_ir.Function], bool]
 
@@ -119,16 +119,15 @@ def _is_topological(nodes: Sequence[onnx_ir.Node], members: set[onnx_ir.Node]) -
 class _Inliner:
     def __init__(self, graph: onnx_ir.Graph) -> None:
         self.graph = graph
-        self.value_names = {v.name for v in graph.inputs} | set(graph.initializers)
-        self.value_names |= {v.name for n in graph.all_nodes() for v in n.outputs}
-        self.node_names = {n.name for n in graph.all_nodes()}
+        self.value_names = value_names(graph)
+        self.node_names = {n.name or "" for n in graph.all_nodes()}
 
     def expand(self, call: onnx_ir.Node, function: onnx_ir.Function, origin: Origin) -> list[onnx_ir.Node]:
         """The function's nodes, wired up in place of ``call``."""
         given: list[onnx_ir.Value | None] = [*call.inputs, *[None] * len(function.inputs)]
         inside: dict[onnx_ir.Value, onnx_ir.Value | None] = dict(zip(function.inputs, given, strict=False))
         results = dict(zip(function.outputs, call.outputs, strict=False))
-        self.node_names.discard(call.name)
+        self.node_names.discard(call.name or "")
         names, values, constants = iter(origin.nodes), iter(origin.values), iter(origin.constants)
         made: list[onnx_ir.Node] = []
         for node in function:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir
+from onnx_ir.passes.common import InlinePass
 
 from graphfuse.graph.facts import Facts
 from graphfuse.graph.fold import fold_constants
@@ -81,7 +82,7 @@ def _inline_functions(model: onnx_ir.Model) -> None:
     """Opens the model's own functions, as engines do, where they speak of the same opsets as the model."""
     same = {i for i, f in model.functions.items() if all(model.opset_imports.get(d, v) == v for d, v in f.opset_imports.items())}
     if same:
-        onnx_ir.passes.common.InlinePass(criteria=lambda f: f.identifier() in same)(model)
+        InlinePass(criteria=lambda f: f.identifier() in same)(model)
 
 
 def select(prepared: Prepared, *, policy: str = "auto", skip: Iterable[str] = (), plan: Plan | None = None) -> Selection:

@@ -13,10 +13,12 @@ from graphfuse.match.convex import Clusters, CycleError
 from graphfuse.match.cost import Cost, fused_cost, unfused_cost
 from graphfuse.match.flow import node_ids
 from graphfuse.match.grow import Growth, Region, grow
-from graphfuse.match.planfile import Plan, PlannedRegion, Refusal
+from graphfuse.match.planfile import APART, Plan, PlannedRegion, Refusal
 from graphfuse.match.policy import Context, Policy
 from graphfuse.match.small_ops import Kind
 from graphfuse.ops.table import lookup
+
+_BY_PLAN = frozenset({"removed-in-plan", "disabled-in-plan"})
 
 
 @dataclass
@@ -93,7 +95,7 @@ def _between(growth: Growth, selection: Selection, ids: list[str]) -> Iterable[R
         pair = (home.get(a, -1), home.get(b, -1))
         if -1 not in pair and pair[0] != pair[1] and pair not in seen:
             seen.add(pair)
-            yield Refusal(refused.rule, [ids[a], ids[b]], f"their regions stay apart: {refused.reason}")
+            yield Refusal(refused.rule, [ids[a], ids[b]], f"{APART}{refused.reason}")
 
 
 def select_by_plan(context: Context, plan: Plan, fingerprint: str) -> Selection:
@@ -120,9 +122,10 @@ def select_by_plan(context: Context, plan: Plan, fingerprint: str) -> Selection:
 
 def _left_alone(context: Context, plan: Plan, taken: dict[int, str], ids: list[str]) -> list[Refusal]:
     """The plan's own refusals, and small ops that it does not speak of."""
-    covered = {name for r in plan.refusals for name in r.nodes}
+    inside = {ids[i] for i in taken}
+    kept = [r for r in plan.refusals if r.rule not in _BY_PLAN and (r.is_between or not inside & set(r.nodes))]
+    covered = {name for r in kept if not r.is_between for name in r.nodes}
     unspoken = [i for i, c in enumerate(context.classes) if c.kind is Kind.SMALL and i not in taken and ids[i] not in covered]
-    kept = [r for r in plan.refusals if r.rule != "removed-in-plan"]
     return [*kept, *(Refusal("removed-in-plan", [ids[i]], "no region of the plan holds this node") for i in unspoken)]
 
 
