@@ -62,6 +62,7 @@ class Emitter:
         self.scope = Scope(None, lane=lanes == 1)
         self.share = 1.0  # of the elements, those that take the branch being written
         self.loads = 0  # written so far
+        self.raw: dict[Node, str] = {}  # vectors as they were loaded, by node
         self._taps: dict[tuple[int, Index], list[int]] = {}
         self._in_window = False
         self._symbols = {name: f"s{k}" for k, name in enumerate(symbols)}
@@ -180,6 +181,7 @@ class Emitter:
         raw, ctype = self.fresh("m"), node.dtype.c
         base = expr.substitute(address, {Var("j", self.lanes): 0})
         self.line(f"const auto {raw} = gf_load_vec<{ctype}, {self.lanes}>({pointer} + {self.index(base)});")
+        self.raw[node] = raw
         if node.dtype.is_small_float:
             return self.define(node, f"gf_up({raw}.v[j])")
         return f"{raw}.v[j]"

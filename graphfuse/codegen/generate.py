@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from graphfuse.codegen import pointwise
+from graphfuse.codegen.config import BY_RULE, Config
 from graphfuse.codegen.emit import INDENT, Emitter
 from graphfuse.codegen.rowwise import RowEmitter, Team, walk
 from graphfuse.codegen.source import KernelSource, Variant
@@ -27,14 +28,16 @@ ENTRY = "graphfuse_kernel"
 LIMIT_32 = 1 << 31
 
 
-def generate(program: Program) -> KernelSource:
+def generate(program: Program, config: Config = BY_RULE) -> KernelSource:
     """CUDA source of a program, hardened to the sizes that it fixes; sizes it leaves open become arguments.
+
+    ``config`` holds wishes of an autotuner.
 
     Raises Refused when the program is not one kernel (see ``schedule.plan``).
     """
     with _deep_recursion():
         kernel = plan(program)
-        shapes = [Shaped(kernel.program, s) for s in kernel.segments]
+        shapes = [Shaped(kernel.program, s, config) for s in kernel.segments]
         entries = [_entry(kernel, shapes, choice) for choice in _choices(kernel, shapes)]
     text = "\n".join([prelude(), *(text for text, _ in entries)])
     return KernelSource(text, tuple(v for _, v in entries), len(program.params), len(program.results), program.symbols)
@@ -72,12 +75,13 @@ class Choice:
 class Shaped:
     """A segment with the widest vectors that suit it and, for rows, its team."""
 
-    def __init__(self, program: Program, segment: Pointwise | Rows) -> None:
+    def __init__(self, program: Program, segment: Pointwise | Rows, config: Config = BY_RULE) -> None:
         self.program = program
         self.segment = segment
-        self.lanes = next((n for n in (8, 4, 2) if self._worthwhile(n)), 1)
+        self.config = config
+        self.lanes = next((n for n in (config.lanes, 8, 4, 2) if n and self._worthwhile(n)), 1) if config.lanes != 1 else 1
         self.loads = self._tried(self.lanes).loads
-        self.team = choose_team(program, segment, self.lanes) if isinstance(segment, Rows) else None
+        self.team = _wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
 
     def _worthwhile(self, lanes: int) -> bool:
         """Vectors pay when most bytes then move by accesses of at most 16 bytes that are whole vectors."""
@@ -99,7 +103,7 @@ class Shaped:
 
     def items(self, lanes: int, block: int) -> int:
         """Vectors of one thread in a pointwise segment."""
-        return pointwise.items(self.segment, lanes, block, self.loads) if isinstance(self.segment, Pointwise) else 1
+        return pointwise.items(self.segment, lanes, block, self.loads, self.config.items) if isinstance(self.segment, Pointwise) else 1
 
 
 def _windows(program: Program, segment: Pointwise | Rows, lanes: int) -> frozenset[int]:
@@ -126,6 +130,11 @@ def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
     while threads < min(wanted, WARP):
         threads *= 2
     return Team(threads, THREADS)
+
+
+def _wished_team(team: Team, config: Config) -> Team:
+    threads = config.team or team.threads
+    return Team(threads, threads if threads > WARP else config.threads or team.block)
 
 
 def _along_columns(puller: Puller, roots: Sequence[Sequence[Node]]) -> bool:
@@ -167,7 +176,7 @@ def _sizes(program: Program) -> list[Dim]:
 
 def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[str, Variant]:
     program = kernel.program
-    block = max((s.team.block if s.team and s.team.threads > WARP else THREADS for s in shapes), default=THREADS)
+    block = max((s.team.block if s.team and s.team.threads > WARP else s.config.threads or THREADS for s in shapes), default=THREADS)
     if len(shapes) == 1 and shapes[0].team:
         block = shapes[0].team.block
     lines: list[str] = []

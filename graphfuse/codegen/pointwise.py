@@ -29,12 +29,14 @@ def lane_index(unit: str, columns: Dim, lanes: int) -> Dim:
     return lanes * expr.var(unit, steps(columns, lanes)) + expr.var("j", lanes)
 
 
-def items(segment: Pointwise, lanes: int, threads: int, loads: int) -> int:
+def items(segment: Pointwise, lanes: int, threads: int, loads: int, wish: int | None = None) -> int:
     """Vectors of one thread: several, so that enough loads are in flight, where they tile the segment exactly.
 
-    ``loads`` is how many a vector of results needs.
+    ``loads`` is how many a vector of results needs; ``wish`` goes before the rule.
     """
     count = steps(expr.product(segment.shape), lanes)
+    if wish is not None:
+        return wish if isinstance(count, int) and count % (threads * wish) == 0 else 1
     if isinstance(count, Expr) or count < ENOUGH or count % (threads * ITEMS):
         return 1
     return ITEMS if loads <= ITEMS else 1

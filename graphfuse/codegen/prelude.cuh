@@ -1,5 +1,5 @@
 // Device prelude of every generated kernel. It includes nothing, so that NVRTC starts in no time, and it compiles as C++17
-// for the host device too (GF_HOST). Storage types gf_f16 and gf_bf16 are bit patterns: values are computed in float.
+// for the host device too (GF_HOST). Storage types of small floats are bit patterns: values are computed in float.
 
 typedef signed char gf_i8;
 typedef unsigned char gf_u8;
@@ -12,6 +12,12 @@ typedef unsigned long long gf_u64;
 typedef bool gf_bool;
 struct gf_f16 { gf_u16 bits; };
 struct gf_bf16 { gf_u16 bits; };
+// A float of 8 bits, MANTISSA of them, with this exponent BIAS. KIND: 0 as IEEE; 1 finite, all ones is NaN; 2 finite, -0 is NaN.
+template <int MANTISSA, int BIAS, int KIND> struct gf_float8 { gf_u8 bits; };
+typedef gf_float8<3, 7, 1> gf_f8e4m3;
+typedef gf_float8<3, 8, 2> gf_f8e4m3z;
+typedef gf_float8<2, 15, 0> gf_f8e5m2;
+typedef gf_float8<2, 16, 2> gf_f8e5m2z;
 
 #define GF_INLINE __device__ __forceinline__
 #ifdef GF_HOST
@@ -60,6 +66,30 @@ GF_INLINE float gf_half_to_float(gf_u16 h) { float x; asm("cvt.f32.f16 %0, %1;" 
 GF_INLINE gf_u16 gf_float_to_half(float x) { gf_u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
 GF_INLINE gf_u16 gf_float_to_bfloat(float x) { gf_u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
 #endif
+template <int M, int BIAS, int KIND> GF_INLINE float gf_float8_to_float(gf_u8 b) {
+  const gf_u32 sign = (gf_u32)(b & 0x80) << 24, magnitude = b & 0x7f, ones = 0x7f >> M;
+  if (KIND == 1 && magnitude == 0x7f) return gf_bits_float(sign | 0x7fc00000u);
+  if (KIND == 2 && b == 0x80) return gf_bits_float(0x7fc00000u);
+  if (KIND == 0 && (magnitude >> M) == ones) return gf_bits_float(sign | 0x7f800000u | ((magnitude & ((1 << M) - 1)) << (23 - M)));
+  if (magnitude >> M) return gf_bits_float(sign | ((magnitude << (23 - M)) + ((gf_u32)(127 - BIAS) << 23)));
+  const float tiny = (float)magnitude * gf_bits_float((gf_u32)(128 - BIAS - M) << 23);  // times 2^(1 - BIAS - M)
+  return sign ? -tiny : tiny;
+}
+template <int M, int BIAS, int KIND> GF_INLINE gf_u8 gf_float_to_float8(float x) {
+  const gf_u32 b = gf_float_bits(x), sign = (b >> 24) & 0x80, magnitude = b & 0x7fffffffu;
+  const gf_u32 nan = KIND == 2 ? 0x80 : KIND == 1 ? sign | 0x7f : sign | 0x7e, over = KIND == 0 ? sign | 0x7c : nan;
+  if (magnitude > 0x7f800000u) return (gf_u8)nan;
+  gf_u32 code;
+  if (magnitude < (gf_u32)(128 - BIAS) << 23) {  // below the smallest normal: let float addition round
+    const gf_u32 anchor = (gf_u32)(151 - BIAS - M) << 23;
+    code = gf_float_bits(gf_bits_float(magnitude) + gf_bits_float(anchor)) - anchor;
+  } else {
+    const gf_u32 odd = (magnitude >> (23 - M)) & 1;
+    code = (magnitude - ((gf_u32)(127 - BIAS) << 23) + (1u << (22 - M)) - 1 + odd) >> (23 - M);
+  }
+  if (code > (KIND == 0 ? 0x7bu : KIND == 1 ? 0x7eu : 0x7fu)) return (gf_u8)over;
+  return (gf_u8)(KIND == 2 && code == 0 ? 0 : sign | code);
+}
 // A double rounded to odd: a second rounding to 16 bits then gives what one rounding would.
 GF_INLINE float gf_round_to_odd(double x) {
   const float near = (float)x;
@@ -74,9 +104,13 @@ GF_INLINE float gf_round_to_odd(double x) {
 template <class T> GF_INLINE T gf_up(T x) { return x; }
 GF_INLINE float gf_up(gf_f16 x) { return gf_half_to_float(x.bits); }
 GF_INLINE float gf_up(gf_bf16 x) { return gf_bits_float((gf_u32)x.bits << 16); }
+template <int M, int B, int K> GF_INLINE float gf_up(gf_float8<M, B, K> x) { return gf_float8_to_float<M, B, K>(x.bits); }
 template <class S> struct gf_storage { template <class T> static GF_INLINE S down(T x) { return (S)x; } };
 template <> struct gf_storage<gf_f16> { static GF_INLINE gf_f16 down(float x) { return gf_f16{gf_float_to_half(x)}; } };
 template <> struct gf_storage<gf_bf16> { static GF_INLINE gf_bf16 down(float x) { return gf_bf16{gf_float_to_bfloat(x)}; } };
+template <int M, int B, int K> struct gf_storage<gf_float8<M, B, K>> {
+  static GF_INLINE gf_float8<M, B, K> down(float x) { return gf_float8<M, B, K>{gf_float_to_float8<M, B, K>(x)}; }
+};
 template <class S, class T> GF_INLINE S gf_down(T x) { return gf_storage<S>::down(x); }
 template <class S> GF_INLINE float gf_round(float x) { return gf_up(gf_down<S>(x)); }
 
@@ -102,6 +136,10 @@ template <> struct gf_caster<gf_bf16> {
   static GF_INLINE float cast(double x) { return gf_round<gf_bf16>(gf_round_to_odd(x)); }
   static GF_INLINE float cast(gf_i32 x) { return gf_round<gf_bf16>(gf_round_to_odd((double)x)); }
   static GF_INLINE float cast(gf_u32 x) { return gf_round<gf_bf16>(gf_round_to_odd((double)x)); }
+};
+template <int M, int B, int K> struct gf_caster<gf_float8<M, B, K>> {
+  template <class From> static GF_INLINE float cast(From x) { return gf_round<gf_float8<M, B, K>>((float)x); }
+  static GF_INLINE float cast(double x) { return gf_round<gf_float8<M, B, K>>(gf_round_to_odd(x)); }
 };
 template <class To, class From> GF_INLINE auto gf_cast(From x) { return gf_caster<To>::cast(x); }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphfuse.codegen.emit import Emitter, compute_type, literal
+from graphfuse.codegen.emit import Emitter, compute_type, literal, vector_address
 from graphfuse.codegen.pointwise import steps, store
 from graphfuse.ir import expr
 from graphfuse.ir.dtypes import DType
@@ -21,7 +21,7 @@ from graphfuse.schedule.rows import COLUMN, ROW
 from graphfuse.schedule.scalar import Index, Node, Puller
 
 MAX_KEPT = 64  # registers for values kept between passes
-MAX_UNROLLED = 64  # columns of one thread that are unrolled; more run in a loop
+MAX_UNROLLED = 80  # columns of one thread that are unrolled; more run in a loop
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class RowEmitter:
             if self.items(columns) is not None:
                 kept.update(dict.fromkeys(again, number))
                 made.update(dict.fromkeys(fresh, number))
-        registers = sum((self.items(self.walk.passes[made[n]].columns) or 0) * self.lanes * max(1, n.dtype.compute.size // 4) for n in kept)
+        registers = sum(self._registers(n, self.walk.passes[made[n]].columns) for n in kept)
         return kept if registers <= 2 * MAX_KEPT else {}
 
     def _needs(self, roots: Sequence[Node], made: dict[Node, int]) -> tuple[list[Node], list[Node]]:
@@ -163,6 +163,14 @@ class RowEmitter:
                 pending += node.args
                 pending += [self.e.puller.gathers[v] for v in node.vars if v in self.e.puller.gathers]
         return list(again), list(fresh)
+
+    def _packed(self, node: Node) -> bool:
+        """Whether a kept value stays as it was loaded: two small floats in one register."""
+        return node.kind == "load" and node.dtype.is_small_float and self.lanes > 1 and vector_address(node.payload[1], self.lanes)
+
+    def _registers(self, node: Node, columns: Dim) -> int:
+        elements = (self.items(columns) or 0) * pass_lanes(columns, self.lanes)
+        return elements // 2 if self._packed(node) else elements * max(1, node.dtype.compute.size // 4)
 
     def _cheap(self, node: Node) -> bool:
         """Whether computing the node again from one kept value costs less than keeping it too."""
@@ -194,12 +202,18 @@ class RowEmitter:
 
     def _declare_kept(self) -> None:
         self.names: dict[Node, str] = {}
+        self.packed: dict[Node, str] = {}
         for node in sorted(self.kept, key=lambda n: n.number):
             columns = self._columns_of(node)
-            width = pass_lanes(columns, self.lanes)
+            width, items = pass_lanes(columns, self.lanes), self.items(columns) or 0
             name = self.e.fresh("keep")
-            self.e.line(f"{compute_type(node.dtype)} {name}[{(self.items(columns) or 0) * width}];")
-            self.names[node] = f"{name}[k * {width} + j]" if width > 1 else f"{name}[k]"
+            if self._packed(node):
+                self.e.line(f"gf_vec<{node.dtype.c}, {width}> {name}[{items}];")
+                self.names[node] = f"gf_up({name}[k].v[j])"
+                self.packed[node] = f"{name}[k]"
+            else:
+                self.e.line(f"{compute_type(node.dtype)} {name}[{items * width}];")
+                self.names[node] = f"{name}[k * {width} + j]" if width > 1 else f"{name}[k]"
 
     def _columns_of(self, node: Node) -> Dim:
         for step, roots in zip(self.walk.passes, self.walk.roots, strict=True):
@@ -256,7 +270,10 @@ class RowEmitter:
         for node in sorted(self.names, key=lambda n: n.number):
             if self._made_in(node) == number:
                 value = e.ref(node)
-                e.line(f"{f'GF_LANES({width}) ' if width > 1 else ''}{self.names[node]} = {value};")
+                if node in self.packed:
+                    e.line(f"{self.packed[node]} = {e.raw[node]};")
+                else:
+                    e.line(f"{f'GF_LANES({width}) ' if width > 1 else ''}{self.names[node]} = {value};")
         if not folds:
             if self._guarded():
                 with e.block("if (live) {"):
