@@ -30,9 +30,8 @@ LIMIT_32 = 1 << 31
 
 def generate(program: Program, config: Config = BY_RULE) -> KernelSource:
     """CUDA source of a program, hardened to the sizes that it fixes; sizes it leaves open become arguments.
-    ``config`` says what an autotuner wishes.
 
-    Raises Refused when the program is not one kernel (see ``schedule.plan``).
+    ``config`` says what an autotuner wishes. Raises Refused when the program is not one kernel (see ``schedule.plan``).
     """
     with _deep_recursion():
         kernel = plan(program)
