@@ -98,12 +98,13 @@ def plugin_form(fused: Model) -> onnx_ir.Model:
 
 
 def build_engine(
-    fused: Model, *, shapes: Shapes | None = None, flavour: str | None = None, targets: Sequence[str] | None = None, verbose: bool = False
+    fused: Model, *, shapes: Shapes | Sequence[Shapes] | None = None, flavour: str | None = None, targets: Sequence[str] | None = None, verbose: bool = False
 ) -> Engine:
     """A TensorRT engine of a fused model (portable or plugin form), with every fused node a plugin layer.
 
     ``shapes`` gives the smallest, usual and largest shape of each dynamic input (``((1, 8), (4, 8), (8, 8))``, or as on the
-    command line ``"1x8,4x8,8x8"``), or one shape for all three; ``flavour`` is tensorrt or tensorrt_rtx
+    command line ``"1x8,4x8,8x8"``), or one shape for all three; a list of such mappings makes several optimisation
+    profiles, each with kernels hardened for its usual shapes. ``flavour`` is tensorrt or tensorrt_rtx
     (None: the one that works here); ``targets`` are architectures such as ``sm_89``. The result has ``bytes``,
     ``save(path)`` and ``plugin_layers``. Raises GraphfuseError when something does not fit or TensorRT refuses.
     """
@@ -111,7 +112,7 @@ def build_engine(
 
     model = plugin_form(fused)
     options: dict[str, Any] = {
-        "shapes": _ranges(shapes), "flavour": flavour, "targets": list(targets) if targets else None, "verbose": verbose,
+        "shapes": [_ranges(s) for s in ([shapes] if isinstance(shapes, Mapping) else shapes or ())], "flavour": flavour, "targets": list(targets) if targets else None, "verbose": verbose,
     }  # fmt: skip
     if _weight_bytes(model) <= EMBEDDED_LIMIT:
         return build(to_proto(model), **options)
@@ -121,17 +122,17 @@ def build_engine(
         return build(path, **options)
 
 
-def _ranges(shapes: Shapes | None) -> dict[str, Any] | None:
+def _ranges(shapes: Shapes) -> dict[str, Any]:
     from graphfuse.engine import parse_shapes
 
     ranges: dict[str, Any] = {}
-    for name, given in (shapes or {}).items():
+    for name, given in shapes.items():
         if isinstance(given, str):
             ranges.update(parse_shapes(f"{name}:{given}"))
         else:
             plain: list[Any] = list(given)
             ranges[name] = (tuple(plain),) * 3 if all(isinstance(d, int) for d in plain) else tuple(plain)
-    return ranges or None
+    return ranges
 
 
 def _weight_bytes(model: onnx_ir.Model) -> int:

@@ -181,7 +181,10 @@ class HostDriver:
         (executable,) = self._host.load([replace(source, variants=(variant,))])
         return executable
 
-    def launch(self, function: Any, blocks: int, threads: int, stream: int, arguments: int) -> None:
+    def launcher(self, function: Any, blocks: int, threads: int, arguments: int) -> Any:
+        return lambda stream: self._launch(function, blocks, threads, arguments)
+
+    def _launch(self, function: Any, blocks: int, threads: int, arguments: int) -> None:
         source: KernelSource = function.source
         count = source.inputs + source.outputs + len(source.symbols)
         places = (ctypes.c_void_p * count).from_address(arguments)

@@ -25,7 +25,7 @@ def build(
         typer.Option(
             "--shapes",
             metavar="NAME:MIN,OPT,MAX",
-            help="Sizes of a dynamic input, as x:1x3x8,4x3x8,8x3x8; repeat for others.",
+            help="Sizes of a dynamic input, as x:1x3x8,4x3x8,8x3x8; repeat for other inputs, and for an input's other profiles.",
             show_default=False,
         ),
     ] = None,
@@ -45,12 +45,12 @@ def build(
 ) -> int:
     """Build a TensorRT engine in which every fused node is a plugin layer."""
     from graphfuse import api
-    from graphfuse.engine import parse_shapes
+    from graphfuse.engine import parse_profiles
     from graphfuse.report.render import plural
 
     check_outputs([output, json_file], [fused])
     targets, texts = _sorted(target, shapes, more)
-    ranges = parse_shapes(texts) if texts else None
+    ranges = parse_profiles(texts) if texts else None
     began = time.perf_counter()
     with progress(f"building {output.name}"):
         engine = api.build_engine(fused, shapes=ranges, flavour=flavour, targets=targets, verbose=verbose)

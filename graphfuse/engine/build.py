@@ -20,7 +20,7 @@ from typing import Any
 import onnx
 
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
-from graphfuse.engine.shapes import Range, fixes_sizes, make_profile
+from graphfuse.engine.shapes import Ranges, make_profiles, named_sizes
 from graphfuse.ir.errors import GraphfuseError, ProgramError
 
 Model = bytes | onnx.ModelProto | str | os.PathLike[str]
@@ -60,14 +60,15 @@ def build_engine(
     model: Model,
     *,
     flavour: str | None = None,
-    shapes: Mapping[str, Range] | None = None,
+    shapes: Ranges | Sequence[Ranges] | None = None,
     targets: Sequence[str] | None = None,
     expected_plugins: int | None = None,
     verbose: bool = False,
 ) -> Engine:
     """Build an engine from a model in the plugin form (bytes, proto, or the path of a file with external data beside it).
 
-    ``shapes`` maps each dynamic input to its smallest, usual and largest shape. ``targets`` are GPU architectures
+    ``shapes`` maps each dynamic input to its smallest, usual and largest shape; a list of such mappings makes as many
+    optimisation profiles, each with kernels hardened for its usual shapes. ``targets`` are GPU architectures
     (``sm_89``); None means this machine's GPU, and for TensorRT for RTX every one from sm_80 on. ``expected_plugins`` is
     the number of fused layers that the engine must hold; by default, of the FusedRegion nodes in the model. ``verbose``
     keeps TensorRT's most detailed messages in ``Engine.log`` as well.
@@ -89,10 +90,10 @@ def build_engine(
     with chosen.logger.capture(verbose) as log, graphfuse_plugin.building(kernels_for) as build, _interrupts_held():
         builder, network, _parser = _parse(chosen, model, build, log)
         layers = _check_layers(chosen, network, nodes, expected_plugins)
-        profile = make_profile(builder, network, shapes)
-        if not fixes_sizes(network, shapes):
-            _compile_ahead(layers)
-        plan = _build(chosen, builder, network, profile, targets or (), build, log)
+        ranges = [shapes] if isinstance(shapes, Mapping) else list(shapes or ())
+        profiles = make_profiles(builder, network, ranges)
+        _compile_ahead(network, layers, ranges)
+        plan = _build(chosen, builder, network, profiles, targets or (), build, log)
         _check_plan(plan, nodes)
     return Engine(plan, [layer.name for layer in layers], chosen.name, [f"{severity}: {text}" for severity, text in log.lines])
 
@@ -195,20 +196,32 @@ def _is_fused(trt: Any, layer: Any) -> bool:
     return isinstance(layer.plugin, FusedRegionPlugin)
 
 
-def _compile_ahead(layers: Sequence[Any]) -> None:
-    """Compile every region's kernels together, on all cores; TensorRT configures one plugin after the other.
+def _compile_ahead(network: Any, layers: Sequence[Any], profiles: Sequence[Ranges]) -> None:
+    """Compile the kernels that the profiles will ask for together, on all cores; TensorRT configures one plugin at a time.
 
-    Not where a profile fixes sizes that the model leaves open: which sizes inside the network follow, TensorRT finds out.
+    Which sizes a region will see inside the network only TensorRT knows. A region's sizes bear the names of the model's,
+    so those of its inputs tell; where they do not, or mislead, the region's kernels are compiled when it is configured.
     """
-    from graphfuse_plugin.kernels import compile_regions
+    from graphfuse.graph.names import identifier
+    from graphfuse_plugin.kernels import Request, compile_regions
 
-    compile_regions([layer.plugin.request([layer.get_input(i).shape for i in range(layer.num_inputs)]) for layer in layers])
+    requests = []
+    for ranges in profiles or [{}]:
+        named = {identifier(name): values for name, values in named_sizes(network, ranges).items()}
+        for region in (layer.plugin.region for layer in layers):
+            if all(name in named for name in region.program.symbols):
+                sizes = {name: named[name] for name in region.program.symbols}
+                fixed = {name: low for name, (low, _, high) in sizes.items() if low == high}
+                usual = {name: mid for name, (_, mid, _) in sizes.items()}
+                requests.append(Request(region.spec, region.program, (usual, fixed)))
+    compile_regions(requests)
 
 
-def _build(flavour: Flavour, builder: Any, network: Any, profile: Any, targets: Sequence[str], build: Any, log: Capture) -> bytes:
+def _build(flavour: Flavour, builder: Any, network: Any, profiles: Sequence[Any], targets: Sequence[str], build: Any, log: Capture) -> bytes:
     config = builder.create_builder_config()
-    if profile is not None:
-        config.add_optimization_profile(profile)
+    for profile in profiles:
+        if config.add_optimization_profile(profile) < 0:
+            raise GraphfuseError("TensorRT did not accept these shapes as an optimisation profile")
     flavour.set_targets(config, targets)
     plan = builder.build_serialized_network(network, config)
     build.reraise()

@@ -1,14 +1,15 @@
-"""Sizes of an engine's inputs: the text form, and the optimisation profile made of them."""
+"""Sizes of an engine's inputs: the text form, and the optimisation profiles made of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from graphfuse.ir.errors import GraphfuseError, ShapeError
 
 Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # smallest, usual, largest
+Ranges = Mapping[str, Range]  # one profile, by input
 _SHAPE = re.compile(r"\d+(x\d+)*")
 _EXAMPLE = "write it like x:1x3x8,4x3x8,8x3x8 (smallest, usual, largest) or x:1x3x8"
 
@@ -19,16 +20,35 @@ def parse_shapes(items: str | Iterable[str]) -> dict[str, Range]:
     Raises ShapeError for anything that does not read like that, a name given twice, or sizes out of order.
     """
     ranges: dict[str, Range] = {}
-    for item in [items] if isinstance(items, str) else items:
-        name, colon, text = item.rpartition(":")
-        shapes = [_parse_shape(item, part) for part in text.split(",")]
-        if not colon or not name or len(shapes) not in (1, 3):
-            raise ShapeError(f"shapes {item!r} are not understood; {_EXAMPLE}")
+    for name, value in map(_parse_item, [items] if isinstance(items, str) else items):
         if name in ranges:
             raise ShapeError(f"shapes of input {name!r} are given twice; give them once")
-        smallest, usual, largest = shapes * 3 if len(shapes) == 1 else shapes
-        ranges[name] = check_range(name, (smallest, usual, largest))
+        ranges[name] = value
     return ranges
+
+
+def parse_profiles(items: Iterable[str]) -> list[dict[str, Range]]:
+    """As ``parse_shapes``, for several profiles: the second shapes of an input belong to the second profile, and so on.
+
+    An input given once has these shapes in every profile. Raises ShapeError where inputs are given differently often.
+    """
+    given: dict[str, list[Range]] = {}
+    for name, value in map(_parse_item, items):
+        given.setdefault(name, []).append(value)
+    count = max(map(len, given.values()), default=1)
+    for name, values in given.items():
+        if len(values) not in (1, count):
+            raise ShapeError(f"input {name!r} has shapes for {len(values)} profiles, another input for {count}; give one for each, or one for all")
+    return [{name: values[k % len(values)] for name, values in given.items()} for k in range(count)]
+
+
+def _parse_item(item: str) -> tuple[str, Range]:
+    name, colon, text = item.rpartition(":")
+    shapes = [_parse_shape(item, part) for part in text.split(",")]
+    if not colon or not name or len(shapes) not in (1, 3):
+        raise ShapeError(f"shapes {item!r} are not understood; {_EXAMPLE}")
+    smallest, usual, largest = shapes * 3 if len(shapes) == 1 else shapes
+    return name, check_range(name, (smallest, usual, largest))
 
 
 def _parse_shape(item: str, text: str) -> tuple[int, ...]:
@@ -48,12 +68,16 @@ def check_range(name: str, value: Range) -> Range:
     return value
 
 
-def make_profile(builder: Any, network: Any, shapes: Mapping[str, Range] | None) -> Any | None:
-    """An optimisation profile for the network's inputs; None where all of them are static.
+def make_profiles(builder: Any, network: Any, profiles: Sequence[Ranges]) -> list[Any]:
+    """Optimisation profiles for the network's inputs; none where all of them are static.
 
     Raises ShapeError when a dynamic input has no shapes, or when shapes do not fit the network.
     """
-    given = {name: check_range(name, _plain(name, value)) for name, value in (shapes or {}).items()}
+    return [made for ranges in profiles or [{}] if (made := _make_profile(builder, network, ranges)) is not None]
+
+
+def _make_profile(builder: Any, network: Any, shapes: Ranges) -> Any | None:
+    given = {name: check_range(name, plain_range(name, value)) for name, value in shapes.items()}
     inputs = {tensor.name: tensor for tensor in (network.get_input(i) for i in range(network.num_inputs))}
     for name in given:
         if name not in inputs:
@@ -67,17 +91,20 @@ def make_profile(builder: Any, network: Any, shapes: Mapping[str, Range] | None)
     return _profile(builder, {name: given[name] for name in dynamic}) if dynamic else None
 
 
-def fixes_sizes(network: Any, shapes: Mapping[str, Range] | None) -> bool:
-    """Whether shapes that ``make_profile`` has accepted leave no choice for a size that the model leaves open."""
+def named_sizes(network: Any, ranges: Ranges) -> dict[str, tuple[int, int, int]]:
+    """Smallest, usual and largest value of each size that a name in the model stands for, by that name."""
+    sizes: dict[str, tuple[int, int, int]] = {}
     for tensor in (network.get_input(i) for i in range(network.num_inputs)):
-        smallest, _, largest = (shapes or {}).get(tensor.name, ((), (), ()))
-        if any(size == -1 and low == high for size, low, high in zip(tensor.shape, smallest, largest, strict=False)):
-            return True
-    return False
+        if tensor.name in ranges:
+            for axis, values in enumerate(zip(*plain_range(tensor.name, ranges[tensor.name]), strict=True)):
+                label = tensor.get_dimension_name(axis) if tensor.shape[axis] == -1 else ""
+                if label:
+                    sizes[label] = values
+    return sizes
 
 
-def _plain(name: str, value: Any) -> Range:
-    """Accepts lists and NumPy integers from Python callers."""
+def plain_range(name: str, value: Any) -> Range:
+    """``value`` as tuples of ints; lists and NumPy integers are welcome. Raises ShapeError for anything else."""
     try:
         smallest, usual, largest = (tuple(int(d) for d in shape) for shape in value)
     except (TypeError, ValueError) as error:

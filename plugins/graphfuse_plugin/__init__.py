@@ -17,10 +17,11 @@ from graphfuse_plugin.fields import marker
 from graphfuse_plugin.guard import Build, building, reraise
 from graphfuse_plugin.kernels import COVERING, default_targets
 from graphfuse_plugin.plugin import NAME, NAMESPACE, VERSION, FusedRegionPlugin, unsupported_io
+from graphfuse_plugin.variants import specialise
 
 __all__ = [
     "COVERING", "NAME", "NAMESPACE", "VERSION", "Build", "FusedRegionCreator", "FusedRegionPlugin", "building", "default_targets", "marker",
-    "register", "reraise", "unsupported_io",
+    "register", "reraise", "specialise", "unsupported_io",
 ]  # fmt: skip
 
 _creators: dict[Any, Any] = {}  # by module; a registry holds no reference that Python knows of

@@ -1,8 +1,8 @@
-"""Compiling the kernels of a region, when TensorRT configures it: the only place where anything is generated."""
+"""Compiling the kernels of a region: when TensorRT configures it, or beside an engine's work; never in an execution."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphfuse.codegen.source import KernelSource
@@ -20,13 +20,16 @@ from graphfuse_plugin.shapes import readings
 COVERING = ("sm_80", "sm_120")
 
 
+Sizes = Mapping[str, int]
+
+
 @dataclass(frozen=True)
 class Request:
-    """A region to compile for inputs of these shapes, where -1 stands for a size that changes at run time."""
+    """A region to compile: one kernel for each set of sizes that it is hardened for, the most particular set first."""
 
     spec: str
     program: Program
-    shapes: tuple[tuple[int, ...], ...]
+    hardened: tuple[Sizes, ...]
 
 
 Key = tuple[str, tuple[tuple[str, int], ...], tuple[str, ...]]  # spec, fixed sizes, targets
@@ -40,7 +43,7 @@ def default_targets() -> tuple[str, ...]:
 
 
 def compile_regions(requests: Sequence[Request]) -> list[tuple[Kernel, ...]]:
-    """The kernels of each region; every symbol whose size is known is fixed in them.
+    """The kernels of each region, in the order of its request; two that turn out to be the same are one.
 
     Equal regions of a build share one compilation; different ones are compiled together, on all cores.
     """
@@ -49,16 +52,29 @@ def compile_regions(requests: Sequence[Request]) -> list[tuple[Kernel, ...]]:
     if len(build.compiled) > MAX_SHARED:
         build.compiled.clear()
     made: dict[Key, Kernel] = build.compiled
-    wanted: dict[Key, Request] = {}
-    keys = []
-    for request in requests:
-        fixed = known_sizes(request.program, request.shapes)
-        keys.append((request.spec, tuple(sorted(fixed.items())), targets))
-        wanted[keys[-1]] = request
-    todo = {key: request for key, request in wanted.items() if key not in made}
-    kernels = _compile([(request.program, dict(key[1])) for key, request in todo.items()], targets)
-    made.update(zip(todo, kernels, strict=True))
-    return [(made[key],) for key in keys]
+    wanted = {_key(request, sizes, targets): (request.program, sizes) for request in requests for sizes in request.hardened}
+    todo = {key: job for key, job in wanted.items() if key not in made}
+    made.update(zip(todo, compile_kernels(list(todo.values()), targets), strict=True))
+    return [_distinct(made[_key(request, sizes, targets)] for sizes in request.hardened) for request in requests]
+
+
+def _key(request: Request, sizes: Sizes, targets: tuple[str, ...]) -> Key:
+    return request.spec, tuple(sorted(sizes.items())), targets
+
+
+def _distinct(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    return tuple({tuple(sorted(k.fixed.items())): k for k in kernels}.values())
+
+
+def hardened_sizes(program: Program, shapes: Sequence[Sequence[int]], usual: Sequence[Sequence[int]] = ()) -> tuple[Sizes, ...]:
+    """What to harden a region's kernels for when its inputs have ``shapes`` (-1: a size that changes at run time).
+
+    Where ``usual`` shapes are given (an optimisation profile's), one kernel is for exactly these; another serves every size.
+    """
+    known = known_sizes(program, shapes)
+    same_ranks = [len(u) for u in usual] == [len(s) for s in shapes]  # tensors of static shapes may come without a range
+    exact = known_sizes(program, usual) if same_ranks else known
+    return (exact, known) if len(exact) == len(program.symbols) and exact != known else (known,)
 
 
 def known_sizes(program: Program, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
@@ -75,10 +91,11 @@ def known_sizes(program: Program, shapes: Sequence[Sequence[int]]) -> dict[str, 
     return env
 
 
-def _compile(regions: Sequence[tuple[Program, Mapping[str, int]]], targets: Sequence[str]) -> list[Kernel]:
+def compile_kernels(regions: Sequence[tuple[Program, Sizes]], targets: Sequence[str]) -> list[Kernel]:
+    """A kernel for each program and the sizes it is hardened for, through the cache and on all cores. Needs NVRTC."""
     from graphfuse.jit import compile_many
 
-    generated = [_generate(program, fixed) for program, fixed in regions]
+    generated = [generate_hardened(program, fixed) for program, fixed in regions]
     compiled = compile_many([source for source, _ in generated], targets)
     kernels = []
     for (program, _), (source, fixed), cubins in zip(regions, generated, compiled, strict=True):
@@ -88,7 +105,7 @@ def _compile(regions: Sequence[tuple[Program, Mapping[str, int]]], targets: Sequ
     return kernels
 
 
-def _generate(program: Program, fixed: Mapping[str, int]) -> tuple[KernelSource, Mapping[str, int]]:
+def generate_hardened(program: Program, fixed: Sizes) -> tuple[KernelSource, Sizes]:
     """Source hardened to the known sizes; where those make a degenerate program (an empty axis), the general one."""
     from graphfuse.codegen import generate
 
@@ -118,7 +135,7 @@ def adapt(program: Program, kernel: Kernel, arch: str) -> tuple[Kernel, bytes]:
     if image is not None:
         return kernel, image
     try:
-        (made,) = _compile([(program, kernel.fixed)], [arch])
+        (made,) = compile_kernels([(program, kernel.fixed)], [arch])
     except (GraphfuseError, ImportError) as error:
         raise GraphfuseError(
             f"this engine holds kernels for {', '.join(sorted(kernel.cubins))}, not for {arch}, and they cannot be compiled here "

@@ -19,7 +19,7 @@ from graphfuse.ir.program import Program
 from graphfuse_plugin import fields
 from graphfuse_plugin.fields import FieldStore, Kernel
 from graphfuse_plugin.guard import current, guarded, guarded_or, record
-from graphfuse_plugin.kernels import Request, compile_regions
+from graphfuse_plugin.kernels import Request, compile_regions, hardened_sizes
 from graphfuse_plugin.launch import Launcher
 from graphfuse_plugin.shapes import output_shapes
 
@@ -117,7 +117,7 @@ class FusedRegionPlugin:
 
     @guarded
     def configure_plugin(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        (self.kernels,) = compile_regions([self.request([item.desc.dims for item in inputs])])
+        (self.kernels,) = compile_regions([self.request([item.desc.dims for item in inputs], [item.opt for item in inputs])])
         self._store = self._launcher = None
 
     @guarded_or(lambda *_: 0)
@@ -160,15 +160,16 @@ class FusedRegionPlugin:
 
     # --- inside
 
-    def request(self, shapes: Sequence[Sequence[int]]) -> Request:
-        """What to compile when this region's inputs have these shapes (-1: not known)."""
-        return Request(self.region.spec, self.region.program, tuple(tuple(s) for s in shapes))
+    def request(self, shapes: Sequence[Sequence[int]], usual: Sequence[Sequence[int]]) -> Request:
+        """What to compile when this region's inputs have these shapes (-1: not known) and, mostly, the ``usual`` ones."""
+        program = self.region.program
+        return Request(self.region.spec, program, hardened_sizes(program, shapes, usual))
 
     @property
     def launcher(self) -> Launcher:
         """This context's launcher."""
         if self._launcher is None:
-            self._launcher = Launcher(self.region.program, self.kernels)
+            self._launcher = Launcher(self.region.spec, self.region.program, self.kernels)
         return self._launcher
 
     def _trt_type(self, dtype: DType) -> Any:

@@ -1,0 +1,355 @@
+"""Kernels for the shapes of profiles and for those met at run time; what is decided when, and that nothing is kept for ever."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import graphfuse_plugin
+from graphfuse.ir import dtypes, interpret, loads
+from graphfuse_plugin import fields, launch, variants
+from graphfuse_plugin.kernels import hardened_sizes
+from tests import regions, stand_in_trt
+from tests.protocol import Context, HostDriver, Network, run_on_host
+
+ROWS = [((1, 8), (4, 8), (64, 8))]
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> HostDriver:
+    return HostDriver(monkeypatch)
+
+
+@pytest.fixture
+def trt():
+    return stand_in_trt.make()
+
+
+@pytest.fixture
+def asked() -> Iterator[variants.Variants]:
+    """Kernels hardened at run time, at most two."""
+    made = graphfuse_plugin.specialise(2)
+    assert made is not None
+    yield made
+    graphfuse_plugin.specialise(None)
+
+
+def opened(trt, spec, profile=ROWS, targets=("sm_80",)) -> tuple[Network, Context]:
+    network = Network(trt, spec)
+    return network, Context(network, network.load(network.build(profile, targets)))
+
+
+def check(network: Network, context: Context, rows: int) -> dict[str, int]:
+    """Runs with this many rows, right, and says which sizes the kernel was hardened for."""
+    x = np.arange(rows * 8, dtype=np.float32).reshape(rows, 8)
+    np.testing.assert_array_equal(run_on_host(context, [x])[0], interpret.run(network.program, [x])[0])
+    return dict(context.plugin.launcher.current.kernel.fixed)
+
+
+# --- profiles
+
+
+def test_the_usual_shape_has_a_kernel_of_its_own_and_all_others_the_general_one(trt, host) -> None:
+    network, context = opened(trt, regions.scale())
+    assert [check(network, context, rows) for rows in (4, 1, 64, 4, 5)] == [{"n": 4}, {}, {}, {"n": 4}, {}]
+
+
+def test_what_kernels_are_hardened_for() -> None:
+    program = loads(regions.joined())  # inputs [n], [2*m + 3], []
+    assert hardened_sizes(program, [(-1,), (-1,), ()], [(5,), (7,), ()]) == ({"n": 5, "m": 2}, {})
+    assert hardened_sizes(program, [(-1,), (7,), ()], [(5,), (7,), ()]) == ({"n": 5, "m": 2}, {"m": 2})
+    assert hardened_sizes(program, [(5,), (7,), ()], [(5,), (7,), ()]) == ({"n": 5, "m": 2},)
+    assert hardened_sizes(program, [(-1,), (-1,), ()]) == ({},)
+
+
+def test_a_usual_shape_of_no_elements_adds_no_kernel(trt, host) -> None:
+    network, context = opened(trt, regions.softmax(), [((0, 33), (0, 33), (16, 33))])
+    assert run_on_host(context, [np.zeros((0, 33), np.float32)])[0].shape == (0, 33)
+    x = np.random.default_rng(0).standard_normal((16, 33)).astype(np.float32)
+    np.testing.assert_allclose(run_on_host(context, [x])[0], interpret.run(network.program, [x])[0], rtol=1e-5)
+
+
+def test_every_profile_brings_its_own_kernels(trt, host) -> None:
+    """TensorRT makes a plugin for each profile, from fields that were serialised under that profile."""
+    network = Network(trt, regions.scale())
+    first, second = (network.build([p], ["sm_80"]) for p in (((1, 8), (4, 8), (8, 8)), ((16, 8), (16, 8), (16, 8))))
+    contexts = [Context(network, network.load(f)) for f in (first, second)]
+    assert check(network, contexts[0], 4) == {"n": 4}
+    assert check(network, contexts[1], 16) == {"n": 16}
+    assert b'"symbols":["n"]' in first[fields.KERNELS]
+    assert b'"symbols":["n"]' not in second[fields.KERNELS]
+
+
+# --- at run time
+
+
+def test_shapes_met_again_are_only_looked_up(trt, host, monkeypatch) -> None:
+    _, context = opened(trt, regions.scale())
+    for rows in (3, 4):
+        context.set_shapes([(rows, 8)])
+    monkeypatch.setattr(launch.Launcher, "_decide", lambda *a: pytest.fail("decided again"))
+    for rows in (4, 3, 4, 3):
+        context.set_shapes([(rows, 8)])
+
+
+def test_what_is_decided_for_shapes_is_bounded(trt, host) -> None:
+    network, context = opened(trt, regions.scale(), [((1, 8), (4, 8), (4096, 8))])
+    for rows in range(1, 3 * launch.MAX_PREPARED):
+        context.set_shapes([(rows, 8)])
+    assert len(context.plugin.launcher._prepared) == launch.MAX_PREPARED
+    check(network, context, 1)
+
+
+def test_without_being_asked_nothing_is_compiled_after_loading(trt, host, monkeypatch) -> None:
+    network, context = opened(trt, regions.scale())
+    monkeypatch.setattr("graphfuse.jit.compile_many", lambda *a, **k: pytest.fail("compiled at run time"))
+    for rows in (7, 9, 7, 4):
+        check(network, context, rows)
+
+
+def test_sizes_met_at_run_time_get_a_kernel_beside_the_work(trt, host, asked, monkeypatch) -> None:
+    network, context = opened(trt, regions.scale())
+    gate = threading.Event()
+    compiled_in: list[int] = []
+    original = variants.compile_kernels
+
+    def slow(*args):
+        compiled_in.append(threading.get_ident())
+        gate.wait(60)
+        return original(*args)
+
+    monkeypatch.setattr(variants, "compile_kernels", slow)
+    assert check(network, context, 7) == {}  # the general one, while the other is compiled
+    assert check(network, context, 4) == {"n": 4}  # the engine's own needs no other
+    gate.set()
+    asked.wait()
+    assert check(network, context, 7) == {"n": 7}
+    assert check(network, context, 7) == {"n": 7}
+    assert compiled_in
+    assert threading.get_ident() not in compiled_in
+
+
+def test_the_kernels_made_at_run_time_are_bounded_least_recently_used_first(trt, host, asked) -> None:
+    network, context = opened(trt, regions.scale())
+    for rows in (5, 6, 7):
+        check(network, context, rows)
+        asked.wait()
+    assert len(asked) == 2
+    assert [dict(key[1]) for key in asked._jobs] == [{"n": 6}, {"n": 7}]
+    for rows in range(8, 8 + 3 * variants.LOADS_FOR_EACH):
+        check(network, context, rows)
+        asked.wait()
+    assert asked._started == 2 * variants.LOADS_FOR_EACH
+    assert len(asked) == 2
+    check(network, context, 60)
+
+
+def test_two_contexts_and_equal_regions_share_what_was_made(trt, host, asked) -> None:
+    network = Network(trt, regions.scale())
+    loaded = network.load(network.build(ROWS, ["sm_80"]))
+    first, second = Context(network, loaded), Context(network, loaded)
+    check(network, first, 7)
+    asked.wait()
+    assert check(network, second, 7) == {"n": 7}
+    assert asked._started == 1
+
+
+def test_a_kernel_that_does_not_compile_leaves_the_general_one(trt, host, asked, monkeypatch, caplog) -> None:
+    network, context = opened(trt, regions.scale())
+
+    def broken(*args):
+        raise RuntimeError("no compiler today")
+
+    monkeypatch.setattr(variants, "compile_kernels", broken)
+    for _ in range(2):
+        assert check(network, context, 7) == {}
+        asked.wait()
+    graphfuse_plugin.reraise()  # nothing is stored: the execution was right
+    assert "no compiler today" in caplog.text
+
+
+def test_the_environment_can_ask(trt, monkeypatch) -> None:
+    monkeypatch.setattr(variants, "_installed", ...)
+    monkeypatch.setenv(variants.SWITCH, "3")
+    made = variants.active()
+    assert made is not None
+    assert made.limit == 3
+    graphfuse_plugin.specialise(None)
+    assert variants.active() is None
+    for text in ("", "no", "0"):
+        monkeypatch.setattr(variants, "_installed", ...)
+        monkeypatch.setenv(variants.SWITCH, text)
+        assert variants.active() is None
+
+
+# --- the hot path
+
+
+class Counter:
+    """A device whose launches do nothing but count."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def arch(self) -> str:
+        return "sm_80"
+
+    def load(self, image: bytes, entry: str) -> str:
+        return entry
+
+    def launcher(self, function, blocks, threads, arguments):
+        def launch(stream: int) -> None:
+            self.count += 1
+
+        return launch
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    made = Counter()
+    monkeypatch.setattr("graphfuse_plugin.driver._installed", made)
+    return made
+
+
+HOT = {"plugin.py", "launch.py", "guard.py", "driver.py"}
+
+
+@pytest.mark.parametrize("asked_for", [None, 4])
+def test_enqueue_calls_nothing_but_the_launch(trt, counter, asked_for) -> None:
+    """Looks at every Python function that an execution calls: none of code generation, of a compiler, of the cache, of a file."""
+    graphfuse_plugin.specialise(asked_for)
+    try:
+        _, context = opened(trt, regions.pair(), [*ROWS, ((8,),) * 3])
+        context.set_shapes([(7, 8), (8,)])
+        called: set[str] = set()
+
+        def watch(frame, event, arg) -> None:
+            if event == "call":
+                called.add(frame.f_code.co_filename)
+            elif event == "c_call":
+                called.add(getattr(arg, "__module__", None) or "builtins")
+
+        enqueue, descs = context.plugin.enqueue, context.descs
+        addresses = [([4096, 8192], [16384, 32768]), ([4096, 8192], [16384, 32768]), ([4100, 8192], [16384, 32768])]
+        sys.setprofile(watch)
+        try:
+            for inputs, outputs in addresses:
+                enqueue(*descs, inputs, outputs, 0, 5)
+        finally:
+            sys.setprofile(None)
+    finally:
+        graphfuse_plugin.specialise(None)
+    assert counter.count == 3
+    files = {name.rpartition("/")[2] for name in called if name.endswith(".py")} - {"test_plugin_shapes.py"}
+    assert files <= HOT
+    assert {name for name in called if not name.endswith(".py")} <= {"builtins", "_struct", "sys"}
+
+
+def test_enqueue_allocates_nothing_that_stays(trt, counter) -> None:
+    _, context = opened(trt, regions.pair(), [*ROWS, ((8,),) * 3])
+    context.set_shapes([(7, 8), (8,)])
+    plugin, descs = context.plugin, context.descs
+    bindings = [([4096 * k, 8192], [16384, 32768]) for k in range(1, 5)]
+
+    def work(steps: int) -> None:
+        for step in range(steps):
+            plugin.enqueue(*descs, *bindings[step // 8 % 4], 0, 5)
+
+    work(100)
+    tracemalloc.start()
+    try:
+        work(100)
+        before, _ = tracemalloc.get_traced_memory()
+        work(2000)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1024
+    assert counter.count == 2200
+
+
+def test_a_caller_may_reuse_its_lists_of_addresses(trt, host) -> None:
+    """The same list object with other contents is another binding."""
+    network, context = opened(trt, regions.scale())
+    context.set_shapes([(4, 8)])
+    xs = [np.full((4, 8), value, np.float32) for value in (1, 2)]
+    y = np.zeros((4, 8), np.float32)
+    inputs = [xs[0].ctypes.data]
+    for x in xs:
+        inputs[0] = x.ctypes.data
+        context.plugin.enqueue(*context.descs, inputs, [y.ctypes.data], 0, 0)
+        np.testing.assert_array_equal(y, interpret.run(network.program, [x])[0])
+
+
+def test_sixteen_threads_of_a_thousand_calls(trt, monkeypatch) -> None:
+    """Each thread has its own context and addresses; what reaches the driver must be that context's and no other's."""
+    import ctypes
+
+    seen: dict[int, set[tuple[int, ...]]] = {}
+
+    class Recorder(Counter):
+        def launcher(self, function, blocks, threads, arguments):
+            places = (ctypes.c_void_p * 3).from_address(arguments)  # x, y, n
+
+            def launch(stream: int) -> None:
+                words = tuple(ctypes.c_longlong.from_address(p or 0).value for p in places)
+                seen.setdefault(stream, set()).add((*words, blocks))
+
+            return launch
+
+    network = Network(trt, regions.scale())
+    loaded = network.load(network.build([((1, 8), (2, 8), (4096, 8))], ["sm_80"]))
+    monkeypatch.setattr("graphfuse_plugin.driver._installed", Recorder())
+    failures: list[BaseException] = []
+    wanted = {}
+
+    def work(number: int) -> None:
+        try:
+            context = Context(network, loaded)
+            rows = (100 + number, 1000 + number)
+            for step in range(1000):
+                which = step // 10 % 2
+                if step % 10 == 0:
+                    context.set_shapes([(rows[which], 8)])
+                shift = step % 2 * 4  # every second one at an address that takes no vectors
+                context.enqueue([number << 20 | shift], [number << 21 | shift], number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 17)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+    for number in range(1, 17):
+        wanted = {(number << 20 | s, number << 21 | s, rows) for rows in (100 + number, 1000 + number) for s in (0, 4)}
+        assert {launched[:3] for launched in seen[number]} == wanted
+
+
+@pytest.mark.parametrize("dtype", regions.PLUGIN_TYPES, ids=str)
+def test_every_offset_that_an_element_may_have(trt, host, dtype) -> None:
+    """Inputs and outputs at every address that is a multiple of the element size (reports R55, R84)."""
+    spec = regions.same(dtype, (3, 32))
+    network, context = opened(trt, spec, [((3, 32),) * 3])
+    context.set_shapes([(3, 32)])
+    rng = np.random.default_rng(5)
+    data = rng.random((3, 32)) < 0.5 if dtype is dtypes.BOOL else rng.integers(-9, 9, (3, 32)).astype(dtype.numpy)
+    (want,) = interpret.run(network.program, [data])
+    room = data.nbytes + 64
+    source, target = np.zeros(room, np.uint8), np.zeros(room, np.uint8)
+    bases = [-a.ctypes.data % 16 for a in (source, target)]
+    for shift_in in range(0, 16, dtype.size):
+        for shift_out in {0, dtype.size, 16 - dtype.size}:
+            begin, end = bases[0] + shift_in, bases[1] + shift_out
+            source[begin : begin + data.nbytes] = data.reshape(-1).view(np.uint8)
+            target[:] = 0xA5
+            context.enqueue([source.ctypes.data + begin], [target.ctypes.data + end])
+            np.testing.assert_array_equal(target[end : end + want.nbytes].view(dtype.numpy).reshape(want.shape), want)
+            assert (target[:end] == 0xA5).all()
+            assert (target[end + want.nbytes :] == 0xA5).all()
