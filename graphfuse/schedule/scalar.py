@@ -8,9 +8,9 @@ value that is used twice, or by two passes over a row, is computed once. Nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphfuse.ir import dtypes, expr
 from graphfuse.ir.builder import Number, const_text
@@ -62,43 +62,70 @@ class Gather:
     node: Node
 
 
+# Makes an element: yields the (instruction, index) of each other one that it needs, and is sent its node.
+Steps = Generator[tuple[int, Index], Any, Node]
+
+
+class Wish(NamedTuple):
+    """An element that is wanted; ``inside``: for what a window stands for, where no windows are looked for."""
+
+    number: int
+    index: Index
+    inside: bool
+
+
 class Puller:
     """Pulls elements of one program's values; ``gathers`` maps the run-time indices it had to introduce to their nodes."""
 
     def __init__(self, program: Program, windows: frozenset[int] = frozenset()) -> None:
         self.program = program
         self._windows = windows
-        self._inside = False
         self.nodes: list[Node] = []
         self.gathers: dict[Var, Node] = {}
         self._interned: dict[object, Node] = {}
-        self._pulled: dict[tuple[int, Index, bool], Node] = {}
+        self._pulled: dict[Wish, Node] = {}
         self._by_index: dict[Node, Var] = {}
 
     def pull(self, number: int, index: Index) -> Node:
         """The element of instruction ``number`` at ``index``. Raises Refused when there would be too much to compute."""
-        key = (number, index, self._inside)
-        if key not in self._pulled:
-            tap = number in self._windows and not self._inside and slides(index)
-            self._pulled[key] = self._tap(number, index) if tap else self._make(self.program.body[number], number, index)
-        return self._pulled[key]
+        return self._grant(Wish(number, index, False))
 
     def pull_through(self, number: int, index: Index) -> Node:
         """As ``pull``, with no windows: what a tap stands for."""
-        before, self._inside = self._inside, True
-        try:
-            return self.pull(number, index)
-        finally:
-            self._inside = before
+        return self._grant(Wish(number, index, True))
 
-    def _tap(self, number: int, index: Index) -> Node:
-        total = self.pull_through(number, index).total
-        return self.intern("tap", self.program.body[number].dtype, (), (number, index), exprs=index, total=total)
-
-    def _make(self, instr: Instr, number: int, index: Index) -> Node:
-        method = getattr(self, f"_{instr.op}")
-        node: Node = method(instr, number, index)
+    def _grant(self, wish: Wish) -> Node:
+        """The element, after what it needs. Chains of instructions are longer than Python's stack is deep: this has its own."""
+        node = self._pulled.get(wish)
+        stack = [] if node else [(wish, *self._begin(wish))]
+        while stack:
+            wish, steps, inside = stack[-1]
+            try:
+                needed = Wish(*steps.send(node), inside)
+            except StopIteration as done:
+                node = self._pulled[wish] = done.value
+                stack.pop()
+                continue
+            node = self._pulled.get(needed)
+            if node is None:
+                stack.append((needed, *self._begin(needed)))
+        assert node is not None
         return node
+
+    def _begin(self, wish: Wish) -> tuple[Steps, bool]:
+        """The steps of an element, and whether what they need is inside of a window."""
+        if wish.number in self._windows and not wish.inside and slides(wish.index):
+            return self._tap(wish.number, wish.index), True
+        return self._element(wish.number, wish.index), wish.inside
+
+    def _tap(self, number: int, index: Index) -> Steps:
+        through = yield number, index
+        return self.intern("tap", self.program.body[number].dtype, (), (number, index), exprs=index, total=through.total)
+
+    def _element(self, number: int, index: Index) -> Steps:
+        instr = self.program.body[number]
+        made: Node | Steps = getattr(self, f"_{instr.op}")(instr, number, index)
+        return made if isinstance(made, Node) else (yield from made)
 
     def intern(
         self, kind: str, dtype: DType, args: tuple[Node, ...], payload: Any, *, exprs: Sequence[Dim] = (), total: bool = True
@@ -152,8 +179,11 @@ class Puller:
 
     # --- element-wise
 
-    def _map(self, instr: Instr, number: int, index: Index) -> Node:
-        return self.op(instr.attr("fn"), instr.dtype, tuple(self.pull(a, index) for a in instr.args))
+    def _map(self, instr: Instr, number: int, index: Index) -> Steps:
+        args = []
+        for arg in instr.args:
+            args.append((yield arg, index))
+        return self.op(instr.attr("fn"), instr.dtype, tuple(args))
 
     def op(self, fn: str, dtype: DType, args: tuple[Node, ...]) -> Node:
         """An operation on nodes; adding 0 is never dropped (it would change -0.0)."""
@@ -177,31 +207,31 @@ class Puller:
             return self.intern("op", dtype, (by,), "rcp_small") if dtype.is_small_float else self.intern("op", dtype, (one, by), "div")
         return self.intern("op", dtype, (x, by), "div")
 
-    def _cast(self, instr: Instr, number: int, index: Index) -> Node:
-        return self.intern("cast", instr.dtype, (self.pull(instr.args[0], index),), None)
+    def _cast(self, instr: Instr, number: int, index: Index) -> Steps:
+        return self.intern("cast", instr.dtype, ((yield instr.args[0], index),), None)
 
-    def _round(self, instr: Instr, number: int, index: Index) -> Node:
-        return self.intern("round", instr.dtype, (self.pull(instr.args[0], index),), None)
+    def _round(self, instr: Instr, number: int, index: Index) -> Steps:
+        return self.intern("round", instr.dtype, ((yield instr.args[0], index),), None)
 
     # --- views
 
-    def _transpose(self, instr: Instr, number: int, index: Index) -> Node:
+    def _transpose(self, instr: Instr, number: int, index: Index) -> Steps:
         perm = instr.attr("perm")
-        return self.pull(instr.args[0], tuple(index[perm.index(axis)] for axis in range(len(perm))))
+        return (yield instr.args[0], tuple(index[perm.index(axis)] for axis in range(len(perm))))
 
-    def _reshape(self, instr: Instr, number: int, index: Index) -> Node:
-        return self.pull(instr.args[0], reshape_index(index, instr.shape, self.program.body[instr.args[0]].shape))
+    def _reshape(self, instr: Instr, number: int, index: Index) -> Steps:
+        return (yield instr.args[0], reshape_index(index, instr.shape, self.program.body[instr.args[0]].shape))
 
-    def _broadcast(self, instr: Instr, number: int, index: Index) -> Node:
+    def _broadcast(self, instr: Instr, number: int, index: Index) -> Steps:
         source = self.program.body[instr.args[0]].shape
         own = index[len(index) - len(source) :]
-        return self.pull(instr.args[0], tuple(0 if d == 1 else i for i, d in zip(own, source, strict=True)))
+        return (yield instr.args[0], tuple(0 if d == 1 else i for i, d in zip(own, source, strict=True)))
 
-    def _slice(self, instr: Instr, number: int, index: Index) -> Node:
+    def _slice(self, instr: Instr, number: int, index: Index) -> Steps:
         parts = zip(index, instr.attr("starts"), instr.attr("steps"), strict=True)
-        return self.pull(instr.args[0], tuple(start + step * i for i, start, step in parts))
+        return (yield instr.args[0], tuple(start + step * i for i, start, step in parts))
 
-    def _pad(self, instr: Instr, number: int, index: Index) -> Node:
+    def _pad(self, instr: Instr, number: int, index: Index) -> Steps:
         source = self.program.body[instr.args[0]].shape
         inner = tuple(i - low for i, low in zip(index, instr.attr("low"), strict=True))
         tests: list[tuple[Dim, Dim]] = []
@@ -211,13 +241,13 @@ class Puller:
             if not expr.is_less(i, dim):
                 tests.append(compare(i, dim))
         if any(expr.is_nonneg(left - right) for left, right in tests):
-            return self.pull(instr.args[1], ())
+            return (yield instr.args[1], ())
         if not tests:
-            return self.pull(instr.args[0], inner)
-        branches = (self.pull(instr.args[0], inner), self.pull(instr.args[1], ()))
+            return (yield instr.args[0], inner)
+        branches = ((yield instr.args[0], inner), (yield instr.args[1], ()))
         return self._case(instr.dtype, branches, (tuple(tests),))
 
-    def _concat(self, instr: Instr, number: int, index: Index) -> Node:
+    def _concat(self, instr: Instr, number: int, index: Index) -> Steps:
         axis = instr.attr("axis")
         where, start = index[axis], 0
         branches: list[Node] = []
@@ -228,7 +258,7 @@ class Puller:
             if number_ < len(instr.args) - 1 and expr.is_nonneg(where - end):
                 continue  # the index is past this part
             inner = tuple(i - begin if k == axis else i for k, i in enumerate(index))
-            branches.append(self.pull(arg, inner))
+            branches.append((yield arg, inner))
             if number_ == len(instr.args) - 1 or expr.is_less(where, end):
                 break
             conditions.append((compare(where, end),))
@@ -240,13 +270,13 @@ class Puller:
         node = self.intern("case", dtype, branches, conditions, exprs=exprs, total=total)
         return node
 
-    def _gather(self, instr: Instr, number: int, index: Index) -> Node:
+    def _gather(self, instr: Instr, number: int, index: Index) -> Steps:
         data, indices = instr.args
         axis: int = instr.attr("axis")
         rank = len(self.program.body[indices].shape)
         size = self.program.body[data].shape[axis]
-        position = self._position(self.pull(indices, index[axis : axis + rank]), size)
-        return self.pull(data, (*index[:axis], position, *index[axis + rank :]))
+        position = self._position((yield indices, index[axis : axis + rank]), size)
+        return (yield data, (*index[:axis], position, *index[axis + rank :]))
 
     def _position(self, node: Node, size: Dim) -> Dim:
         if node.kind == "const" and isinstance(size, int):
