@@ -21,12 +21,12 @@ class DType:
     @property
     def numpy(self) -> np.dtype:
         """The NumPy type of an array of these elements."""
-        return np.dtype(ml_dtypes.bfloat16) if self.name == "bf16" else np.dtype(_NUMPY[self.name])
+        return np.dtype(_NUMPY[self.name])
 
     @property
     def compute(self) -> DType:
         """The type that arithmetic on these elements is done in: float32 for the small floats, else the type itself."""
-        return F32 if self.name in ("f16", "bf16") else self
+        return F32 if self.kind == "f" and self.size < 4 else self
 
     def nearest(self, value: float) -> float:
         """``value`` rounded to a float type; infinite where it is out of range."""
@@ -65,18 +65,25 @@ F64 = DType("f64", "f", 8, 11, "double")
 U32 = DType("u32", "u", 4, 12, "gf_u32")
 U64 = DType("u64", "u", 8, 13, "gf_u64")
 BF16 = DType("bf16", "f", 2, 16, "gf_bf16")
+F8E4M3 = DType("f8e4m3", "f", 1, 17, "gf_f8e4m3")  # finite: NaN, but no infinity (E4M3FN)
+F8E4M3Z = DType("f8e4m3z", "f", 1, 18, "gf_f8e4m3z")  # no negative zero, no infinity (E4M3FNUZ)
+F8E5M2 = DType("f8e5m2", "f", 1, 19, "gf_f8e5m2")
+F8E5M2Z = DType("f8e5m2z", "f", 1, 20, "gf_f8e5m2z")  # no negative zero, no infinity (E5M2FNUZ)
 
-ALL: tuple[DType, ...] = (F32, U8, I8, U16, I16, I32, I64, BOOL, F16, F64, U32, U64, BF16)
-_NUMPY = {
+FLOAT8: tuple[DType, ...] = (F8E4M3, F8E4M3Z, F8E5M2, F8E5M2Z)
+ALL: tuple[DType, ...] = (F32, U8, I8, U16, I16, I32, I64, BOOL, F16, F64, U32, U64, BF16, *FLOAT8)
+_NUMPY: dict[str, type[np.generic] | str] = {
     "f32": "float32", "f16": "float16", "f64": "float64", "bool": "bool", "i8": "int8", "i16": "int16", "i32": "int32",
-    "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "bf16": ml_dtypes.bfloat16,
+    "f8e4m3": ml_dtypes.float8_e4m3fn, "f8e4m3z": ml_dtypes.float8_e4m3fnuz, "f8e5m2": ml_dtypes.float8_e5m2,
+    "f8e5m2z": ml_dtypes.float8_e5m2fnuz,
 }  # fmt: skip
 BY_NAME = {t.name: t for t in ALL}
 BY_ONNX = {t.onnx: t for t in ALL}
 
 
 def from_onnx(code: int) -> DType | None:
-    """The type of a ``TensorProto.DataType``, None for one that programs cannot hold (strings, complex, float8)."""
+    """The type of a ``TensorProto.DataType``, None for one that programs cannot hold (strings, complex, less than a byte)."""
     return BY_ONNX.get(int(code))
 
 

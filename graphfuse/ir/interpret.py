@@ -50,7 +50,18 @@ def _cast(instr: Instr, args: list[Array], env: Mapping[str, int]) -> Array:
         return np.asarray(x != 0)
     if instr.dtype.is_integer and x.dtype.kind == "f":
         return _float_to_int(x, instr.dtype)
+    if instr.dtype.is_small_float and x.dtype == np.float64:
+        x = _odd_float32(x)
     return x.astype(instr.dtype.numpy).astype(instr.dtype.compute.numpy)
+
+
+def _odd_float32(x: Array) -> Array:
+    """Float64 rounded to odd, so that a second rounding, to a small float, gives what one alone would."""
+    near = x.astype(np.float32)
+    away = np.abs(near.astype(np.float64)) > np.abs(x)
+    bits = near.view(np.uint32) - (away & np.isfinite(near))
+    odd = (bits | 1).astype(np.uint32).view(np.float32)
+    return np.where((near == x) | np.isnan(x) | np.isinf(near), near, odd)
 
 
 def _float_to_int(x: Array, dtype: DType) -> Array:

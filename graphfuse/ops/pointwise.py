@@ -11,7 +11,7 @@ import numpy as np
 
 from graphfuse.ir import dtypes
 from graphfuse.ir.builder import Val
-from graphfuse.ir.dtypes import BOOL, F32, F64, U8, U16, U32, U64, DType
+from graphfuse.ir.dtypes import BOOL, F32, F64, FLOAT8, U8, U16, U32, U64, DType
 from graphfuse.ir.errors import Refused
 from graphfuse.ops.call import OpCall, normal_axis
 from graphfuse.ops.table import Lowering, op, register
@@ -181,7 +181,15 @@ def largest(dtype: DType) -> float:
 
 @op("Cast", kind="pointwise")
 def _cast(call: OpCall) -> Val:
-    return call.b.cast(call.arg(0), _old_type_name(call) if call.opset < 6 else call.dtype("to"))
+    return converted(call, call.arg(0), _old_type_name(call) if call.opset < 6 else call.dtype("to"))
+
+
+def converted(call: OpCall, x: Val, dtype: DType) -> Val:
+    """``x`` as Cast would make it: to a float8 held at its largest numbers, unless attribute ``saturate`` is 0."""
+    if dtype in FLOAT8 and x.dtype is not dtype and call.integer("saturate", 1):
+        x = x if x.dtype.is_float and not x.dtype.is_small_float else call.b.cast(x, F32)
+        x = call.b.map("min", call.b.map("max", x, -largest(dtype)), largest(dtype))
+    return call.b.cast(x, dtype)
 
 
 def _old_type_name(call: OpCall) -> DType:
@@ -194,7 +202,7 @@ def _old_type_name(call: OpCall) -> DType:
 
 @op("CastLike", kind="pointwise")
 def _cast_like(call: OpCall) -> Val:
-    return call.b.cast(call.arg(0), call.arg(1).dtype)
+    return converted(call, call.arg(0), call.arg(1).dtype)
 
 
 @op("Identity", kind="pointwise")

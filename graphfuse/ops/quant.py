@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from graphfuse.ir.builder import Val
-from graphfuse.ir.dtypes import F32, I32, U8, DType
+from graphfuse.ir.dtypes import F32, FLOAT8, I32, U8, DType
 from graphfuse.ir.errors import Refused
 from graphfuse.ops.call import OpCall, along
 from graphfuse.ops.movement import repeated
+from graphfuse.ops.pointwise import converted
 from graphfuse.ops.table import op
 
 
@@ -21,6 +22,9 @@ def _quantize_linear(call: OpCall) -> Val:
     stated = call.dtype("precision") if call.integer("precision", 0) else scale.dtype
     precision = stated if call.opset >= 23 and stated.is_float else F32
     ratio = b.cast(x, precision) / _fitted(call, b.cast(scale, precision), x)
+    if dtype in FLOAT8:
+        ratio = ratio + _fitted(call, b.cast(call.arg(2), precision), x) if call.has(2) else ratio
+        return converted(call, ratio, dtype)
     whole = b.cast(b.map("rint", ratio), F32)
     if call.has(2):
         whole = whole + _fitted(call, b.cast(call.arg(2), F32), x)
@@ -29,7 +33,7 @@ def _quantize_linear(call: OpCall) -> Val:
 
 def _quantized_type(call: OpCall) -> DType:
     dtype = call.arg(2).dtype if call.has(2) else call.dtype("output_dtype") if call.integer("output_dtype", 0) else U8
-    if not dtype.is_integer or dtype.size > 2:
+    if dtype not in FLOAT8 and (not dtype.is_integer or dtype.size > 2):
         raise Refused("dtype", f"quantisation to {dtype} is not supported")
     return dtype
 
@@ -60,11 +64,12 @@ def _fitted(call: OpCall, parameter: Val, x: Val) -> Val:
 def _dequantize_linear(call: OpCall) -> Val:
     """``(x - zero_point) * scale``, the difference exact in int32."""
     b, x, scale = call.b, call.arg(0), call.arg(1)
-    if not x.dtype.is_integer or x.dtype.size > 4:
+    if x.dtype not in FLOAT8 and (not x.dtype.is_integer or x.dtype.size > 4):
         raise Refused("dtype", f"dequantisation of {x.dtype} is not supported")
-    whole = b.cast(x, I32)
+    exact = F32 if x.dtype in FLOAT8 else I32
+    whole = b.cast(x, exact)
     if call.has(2):
-        whole = whole - _fitted(call, b.cast(call.arg(2), I32), x)
+        whole = whole - _fitted(call, b.cast(call.arg(2), exact), x)
     dtype = call.dtype("output_dtype") if call.integer("output_dtype", 0) else scale.dtype
     return b.cast(b.cast(whole, F32) * _fitted(call, b.cast(scale, F32), x), dtype)
 

@@ -60,12 +60,17 @@ def _case(case: Any, op: str) -> Case:
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     names = [v.name for v in model.graph.input]
-    data = [(dict(zip(names, inputs, strict=False)), tuple(outputs)) for inputs, outputs in case.data_sets]
+    data = [(dict(zip(names, map(_array, inputs), strict=False)), tuple(map(_array, outputs))) for inputs, outputs in case.data_sets]
     fixed = _fixed_inputs(model.graph, [feeds for feeds, _ in data])
     _make_constant(model.graph, fixed)
     _raise_opset(model)
     sets = tuple(DataSet({n: v for n, v in feeds.items() if n not in fixed}, wanted) for feeds, wanted in data)
     return Case(case.name, op or _main_op(case.name, model.graph), model, sets, case.rtol, case.atol)
+
+
+def _array(value: Any) -> Any:
+    """Small types come as protos."""
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _main_op(name: str, graph: onnx.GraphProto) -> str:
