@@ -156,7 +156,7 @@ def test_prepared_launch_is_captured_into_a_graph(device: CudaDevice, stream: in
 
 def test_code_outlives_every_python_reference(device: CudaDevice, stream: int) -> None:
     x, y = to_device(device, floats(4), stream), poisoned(device, 4, stream=stream)
-    load(CudaDevice(0), source(SLOW, block=1, symbols=("n",))).launch([x.pointer, y.pointer], {"n": 20_000_000}, stream)
+    load(CudaDevice(0), source(SLOW, block=1, symbols=("n",))).launch([x.pointer, y.pointer], {"n": 200_000_000}, stream)
     gc.collect()
     assert int(driver.api().cuStreamQuery(stream)[0]) == 600  # still running: nothing waited for it
     assert y.to_host()[1] == 5
@@ -288,7 +288,7 @@ def test_torch_waits_for_our_stream(device: CudaDevice, stream: int) -> None:
     executable = load(device, source(SLOW, block=1, symbols=("n",)))
     for take in (torch.from_dlpack, lambda b: torch.as_tensor(b, device="cuda")):
         y.copy_from(np.zeros(2, np.float32))
-        executable.launch([x.pointer, y.pointer], {"n": 20_000_000}, stream)
+        executable.launch([x.pointer, y.pointer], {"n": 200_000_000}, stream)
         if take is torch.from_dlpack:
             assert float(take(y)[1]) == 5.0
         else:
