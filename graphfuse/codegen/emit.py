@@ -97,16 +97,34 @@ class Emitter:
 
     def ref(self, node: Node) -> str:
         """The C expression of a node's value; writes what it needs first. Lane-dependent ones mention ``j``."""
+        pending = [node]  # and not Python's stack, which is not as deep as chains are long
+        while pending:
+            last = pending[-1]
+            missing = [] if self._written(last) else [n for n in self._before(last) if not self._written(n)]
+            pending += reversed(missing)
+            if not missing:
+                pending.pop()
+                if not self._written(last):
+                    self.scope.names[last] = self._write(last)
+        return self._name(node)
+
+    def _before(self, node: Node) -> list[Node]:
+        """What is written before a node, in the same block; the branches of a case have their own."""
+        if node.kind in ("tap", "reduce"):
+            return []
+        indices = {v for item in exprs_of(node) for v in expr.variables(item)}
+        gathers = [self.puller.gathers[v] for v in sorted(indices, key=lambda v: v.name) if v in self.puller.gathers]
+        return gathers if node.kind == "case" else [*node.args, *gathers]
+
+    def _name(self, node: Node) -> str:
+        """The C expression of a node that is written."""
         if node.kind == "const":
             return literal(node.payload, node.dtype)
-        scope: Scope | None = self.scope
-        while scope is not None:
-            if node in scope.names:
-                return scope.names[node]
+        scope = self.scope
+        while node not in scope.names:
+            assert scope.parent is not None
             scope = scope.parent
-        name = self._write(node)
-        self.scope.names[node] = name
-        return name
+        return scope.names[node]
 
     def is_array(self, node: Node) -> bool:
         """Whether the node is written as an array over the lanes here."""
@@ -121,7 +139,7 @@ class Emitter:
             return self._write_tap(node)
         if node.kind == "reduce":
             raise AssertionError("a reduction is used before its pass")
-        args = [self.ref(a) for a in node.args]
+        args = [self._name(a) for a in node.args]
         self.prepare(exprs_of(node))
         if node.payload in ("div", "div_by") and node.dtype.compute is dtypes.F32 and self.is_array(node):
             return self._divide_lanes(node, args)
@@ -308,6 +326,8 @@ class Emitter:
         return loads if all(self.is_array(n) and vector_address(n.payload[1], self.lanes) for n in loads) else []
 
     def _written(self, node: Node) -> bool:
+        if node.kind == "const":
+            return True
         scope: Scope | None = self.scope
         while scope is not None:
             if node in scope.names:

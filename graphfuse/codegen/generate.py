@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,10 +32,9 @@ def generate(program: Program, config: Config = BY_RULE) -> KernelSource:
 
     ``config`` says what an autotuner wishes. Raises Refused when the program is not one kernel (see ``schedule.plan``).
     """
-    with _deep_recursion():
-        kernel = plan(program)
-        shapes = [Shaped(kernel.program, s, config) for s in kernel.segments]
-        entries = [_entry(kernel, shapes, choice) for choice in _choices(kernel, shapes)]
+    kernel = plan(program)
+    shapes = [Shaped(kernel.program, s, config) for s in kernel.segments]
+    entries = [_entry(kernel, shapes, choice) for choice in _choices(kernel, shapes)]
     text = "\n".join([prelude(), *(text for text, _ in entries)])
     return KernelSource(text, tuple(v for _, v in entries), len(program.params), len(program.results), program.symbols)
 
@@ -46,17 +43,6 @@ def generate(program: Program, config: Config = BY_RULE) -> KernelSource:
 def prelude() -> str:
     """The device prelude that every kernel starts with."""
     return (Path(__file__).parent / "prelude.cuh").read_text(encoding="utf-8")
-
-
-@contextmanager
-def _deep_recursion() -> Iterator[None]:
-    """Long chains of operations are walked recursively; programs are bounded in size, so this depth is too."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, 20_000))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------

@@ -57,9 +57,7 @@ def walk(puller: Puller, program: Program, rows: Rows, lanes: int) -> Walk:
     """Orders reductions by what they need, then the outputs, one pass for each number of columns."""
     outputs = [(o.result, tuple(_at(i, o.columns, lanes) for i in o.index), o.columns) for o in rows.outputs]
     stored = {k: puller.pull(program.results[k], index) for k, index, _ in outputs}
-    depth: dict[Node, int] = {}
-    for node in stored.values():
-        _depths(puller, node, lanes, depth)
+    depth = _depths(puller, list(stored.values()), lanes)
     passes: dict[tuple[int, str], list[Node]] = {}
     columns: dict[tuple[int, str], Dim] = {}
     for node, level in depth.items():
@@ -101,14 +99,18 @@ def _body(puller: Puller, node: Node, lanes: int) -> Node:
     return reduce_body(puller, node, _unit(columns, lanes))[0]
 
 
-def _depths(puller: Puller, root: Node, lanes: int, depth: dict[Node, int]) -> int:
-    """How many reductions, one inside the other, ``root`` needs; fills ``depth`` for each of them."""
-    deepest = 0
-    for node in direct_reductions(puller, root):
-        if node not in depth:
-            depth[node] = _depths(puller, _body(puller, node, lanes), lanes, depth)
-        deepest = max(deepest, depth[node] + 1)
-    return deepest
+def _depths(puller: Puller, roots: Sequence[Node], lanes: int) -> dict[Node, int]:
+    """Each reduction that ``roots`` need, with how many others it needs, one inside the other."""
+    depth: dict[Node, int] = {}
+    pending = [n for root in reversed(roots) for n in reversed(direct_reductions(puller, root))]
+    while pending:
+        node = pending[-1]
+        inner = direct_reductions(puller, _body(puller, node, lanes))
+        missing = [n for n in inner if n not in depth]
+        pending += reversed(missing)
+        if not missing:
+            depth[pending.pop()] = max((depth[n] + 1 for n in inner), default=0)
+    return depth
 
 
 class RowEmitter:

@@ -182,6 +182,16 @@ def atoms(dim: Dim) -> set[Atom]:
     return found
 
 
+def weight(dim: Dim) -> int:
+    """Atoms in ``dim``, those inside calls included, each as often as it is written."""
+    return sum(_atom_weight(atom) for mono in _terms(dim) for atom in mono)
+
+
+@lru_cache(maxsize=1 << 16)
+def _atom_weight(atom: Atom) -> int:
+    return 1 + weight(atom.left) + weight(atom.right) if isinstance(atom, Call) else 1
+
+
 def symbols(dim: Dim) -> set[str]:
     """Names of the run-time dimensions in ``dim``."""
     return {a.name for a in atoms(dim) if isinstance(a, Sym)} if isinstance(dim, Expr) else set()

@@ -23,6 +23,8 @@ Index = tuple[Dim, ...]
 Condition = tuple[tuple[Dim, Dim], ...]  # all of ``left < right``
 
 MAX_NODES = 4000
+MAX_BRANCHES = 64  # cases inside one another; compilers bound nested blocks
+MAX_TERMS = 100  # of the index arithmetic of one axis: reshapes that do not match multiply it; models have 10
 MAX_REACH = 16  # elements between the ends of a window
 
 # Operations that only kernels have: (x, divisor, its inverse); for values of 16 bits, where a relative error of 2^-17 is lost.
@@ -52,6 +54,7 @@ class Node:
     total: bool  # safe to compute anywhere in the loop: no load may fall outside its tensor
     vars: frozenset[Var] = field(default=frozenset())
     number: int = 0  # in order of creation: arguments come before users
+    cases: int = 0  # inside one another
 
 
 @dataclass
@@ -134,23 +137,18 @@ class Puller:
         key = (kind, dtype.name, args, const_text(payload) if kind == "const" else payload)
         found = self._interned.get(key)
         if found is None:
-            loops: set[Var] = set()
-            for arg in args:
-                loops |= arg.vars
-            for item in exprs:
-                loops |= self._expr_vars(item)
+            indices = {v for item in exprs for v in expr.variables(item)}
+            needed = [*args, *(self.gathers[v] for v in indices if v in self.gathers)]
+            loops = (indices - self.gathers.keys()).union(*(n.vars for n in needed))
+            cases = max((n.cases for n in needed), default=0) + (kind == "case")
             total = total and all(a.total for a in args)
-            found = Node(kind, dtype, args, payload, total, frozenset(loops), len(self.nodes))
+            found = Node(kind, dtype, args, payload, total, frozenset(loops), len(self.nodes), cases)
             self.nodes.append(found)
             if len(self.nodes) > MAX_NODES:
                 raise Refused("too-large", f"more than {MAX_NODES} scalar operations for one kernel")
+            if cases > MAX_BRANCHES:
+                raise Refused("too-large", f"more than {MAX_BRANCHES} concats or pads inside one another")
             self._interned[key] = found
-        return found
-
-    def _expr_vars(self, item: Dim) -> set[Var]:
-        found: set[Var] = set()
-        for v in expr.variables(item):
-            found |= self.gathers[v].vars if v in self.gathers else {v}
         return found
 
     # --- sources
@@ -220,7 +218,10 @@ class Puller:
         return (yield instr.args[0], tuple(index[perm.index(axis)] for axis in range(len(perm))))
 
     def _reshape(self, instr: Instr, number: int, index: Index) -> Steps:
-        return (yield instr.args[0], reshape_index(index, instr.shape, self.program.body[instr.args[0]].shape))
+        inner = reshape_index(index, instr.shape, self.program.body[instr.args[0]].shape)
+        if any(expr.weight(i) > MAX_TERMS for i in inner):
+            raise Refused("too-large", f"index arithmetic of more than {MAX_TERMS} terms, from reshapes that do not match")
+        return (yield instr.args[0], inner)
 
     def _broadcast(self, instr: Instr, number: int, index: Index) -> Steps:
         source = self.program.body[instr.args[0]].shape
