@@ -38,9 +38,7 @@ class Lowered:
     outputs: tuple[onnx_ir.Value, ...]
 
 
-def lower_region(
-    nodes: Sequence[onnx_ir.Node], facts: Facts, outputs: Sequence[onnx_ir.Value], *, exact_rounding: bool = False
-) -> Lowered:
+def lower_region(nodes: Sequence[onnx_ir.Node], facts: Facts, outputs: Sequence[onnx_ir.Value], *, exact_rounding: bool = False) -> Lowered:
     """The program of ``nodes`` (in topological order) that computes ``outputs``.
 
     Parameters stand in order of first use, results in the order of ``outputs``. Raises NodeRefused, and nothing else, when

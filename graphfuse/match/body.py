@@ -64,7 +64,11 @@ class _Maker:
         outputs = [self.inside[v] for v in self.lowered.outputs]
         used = {"" if n.domain == "ai.onnx" else n.domain for n in nodes} | ({""} if self.constants else set())
         graph = onnx_ir.Graph(
-            [self.inside[v] for v in inputs], outputs, nodes=self.nodes, opset_imports={d: v for d, v in opsets.items() if d in used}, name="region"
+            [self.inside[v] for v in inputs],
+            outputs,
+            nodes=self.nodes,
+            opset_imports={d: v for d, v in opsets.items() if d in used},
+            name="region",
         )
         spec = dumps(self.lowered.program)
         function = onnx_ir.Function(DOMAIN, "", graph=graph, attributes=[])

@@ -139,7 +139,9 @@ class _Maker:
         key = ("constant", *items)
         if key not in self.made:
             tensor = onnx_ir.Tensor(np.array(list(items), np.int64), name=self._name("gf_sizes"))
-            value = onnx_ir.Value(name=tensor.name, type=onnx_ir.TensorType(tensor.dtype), shape=onnx_ir.Shape(tensor.shape), const_value=tensor)
+            value = onnx_ir.Value(
+                name=tensor.name, type=onnx_ir.TensorType(tensor.dtype), shape=onnx_ir.Shape(tensor.shape), const_value=tensor
+            )
             self.graph.register_initializer(value)
             self.made[key] = value
         return self.made[key]

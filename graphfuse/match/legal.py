@@ -64,5 +64,3 @@ def schedulable(program: Program) -> Refused | None:
     except Refused as refused:
         return refused
     return None
-
-

@@ -109,6 +109,7 @@ def _tensor(tensor: onnx_ir.TensorProtocol) -> str:
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
+
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes the plan: JSON if the name ends in .json, else YAML. Raises GraphfuseError if it cannot be written."""
     target = Path(path)

@@ -149,6 +149,7 @@ def _keep_heavy(model: onnx_ir.Model) -> None:
 
 # --- the portable model inside ------------------------------------------------------------------------------------------
 
+
 def _pack(model: onnx_ir.Model, shared: set[str]) -> str:
     """The portable model as text, the weights named in ``shared`` replaced by empty ones."""
     bare = model.clone()
@@ -205,7 +206,15 @@ def _digest(graph: onnx_ir.Graph) -> str:
     for node in graph:
         spec = node.attributes.get("spec")
         lines.append(
-            json.dumps([node.domain, node.op_type, [v.name for v in read_values(node)], [v.name for v in node.outputs], str(spec.value) if spec else ""])
+            json.dumps(
+                [
+                    node.domain,
+                    node.op_type,
+                    [v.name for v in read_values(node)],
+                    [v.name for v in node.outputs],
+                    str(spec.value) if spec else "",
+                ]
+            )
         )
     lines.sort()
     lines.append(json.dumps([[v.name for v in graph.inputs], [v.name for v in graph.outputs]]))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from graphfuse.graph.facts import Facts
 from graphfuse.ir.errors import GraphfuseError
+from graphfuse.match.attention import attention_core
 from graphfuse.match.cost import fused_cost, unfused_cost
 from graphfuse.match.epilogue import CONVOLUTIONS, PRODUCTS, epilogue
 from graphfuse.match.flow import Flow
@@ -38,6 +39,7 @@ RegionRule = Callable[[Context, Region], "str | None"]
 
 # --- rules about nodes: positions to leave out before regions grow, with reasons ---------------------------------------
 
+
 def _conv_epilogue(context: Context) -> Iterator[tuple[int, str]]:
     yield from _epilogues(context, CONVOLUTIONS, "convolution")
 
@@ -53,6 +55,13 @@ def _epilogues(context: Context, op_types: frozenset[str], what: str) -> Iterato
                 yield i, f"the engine computes it at the end of the {what} before it"
 
 
+def _attention_core(context: Context) -> Iterator[tuple[int, str]]:
+    for i, node in enumerate(context.flow.nodes):
+        if node.op_type == "Softmax" and context.classes[i].kind is Kind.SMALL:
+            for member in attention_core(i, context.flow, context.facts):
+                yield member, "the engine computes it together with the products around it, as attention"
+
+
 def _quantised_operand(context: Context) -> Iterator[tuple[int, str]]:
     for i, node in enumerate(context.flow.nodes):
         if node.op_type == "DequantizeLinear" and any(context.classes[s].kind is Kind.BIG for s in context.flow.succs[i]):
@@ -60,6 +69,7 @@ def _quantised_operand(context: Context) -> Iterator[tuple[int, str]]:
 
 
 # --- rules about regions: the reason to leave one alone, or None --------------------------------------------------------
+
 
 def _single_op(context: Context, region: Region) -> str | None:
     costly = [context.flow.nodes[i] for i in region.members if costs_a_kernel(context.flow.nodes[i])]
@@ -100,6 +110,7 @@ class Rule:
 RULES: tuple[Rule, ...] = (
     Rule("conv-epilogue", "normalisation, bias, one activation and quantisation after a convolution", nodes=_conv_epilogue),
     Rule("matmul-epilogue", "bias and one activation after a matrix product", nodes=_matmul_epilogue),
+    Rule("attention-core", "scale, mask and softmax between two products of 16-bit floats", nodes=_attention_core),
     Rule("quantised-operand", "DequantizeLinear in front of a convolution or product", nodes=_quantised_operand),
     Rule("doubled-output", "views that would write a result of the region a second time", trims=True),
     Rule("single-op", "regions in which fewer than two nodes cost a kernel", region=_single_op),

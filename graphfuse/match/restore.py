@@ -142,7 +142,9 @@ class _Inliner:
         self._reconnect(call, function, inside)
         return made
 
-    def _read(self, value: onnx_ir.Value, inside: dict[onnx_ir.Value, onnx_ir.Value | None], function: onnx_ir.Function) -> onnx_ir.Value | None:
+    def _read(
+        self, value: onnx_ir.Value, inside: dict[onnx_ir.Value, onnx_ir.Value | None], function: onnx_ir.Function
+    ) -> onnx_ir.Value | None:
         if value not in inside:
             raise GraphfuseError(f"function {function.name!r} reads a value that it does not make; rewrite the original model again")
         return inside[value]

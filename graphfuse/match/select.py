@@ -57,7 +57,8 @@ def select_by_policy(context: Context, policy: Policy) -> Selection:
         else:
             selection.refusals.append(Refusal(veto[0], [ids[i] for i in region.members], veto[1]))
         selection.refusals += [
-            Refusal("doubled-output", [ids[i]], "a view of a result that the region writes anyway; writing it twice costs more") for i in sorted(trimmed)
+            Refusal("doubled-output", [ids[i]], "a view of a result that the region writes anyway; writing it twice costs more")
+            for i in sorted(trimmed)
         ]
     selection.refusals += [Refusal(rule, [ids[i]], reason) for i, (rule, reason) in sorted(left_out.items()) if context.classes[i].fusable]
     selection.refusals += _of_nodes(context, growth, ids)

@@ -123,7 +123,7 @@ def test_a_plan_is_of_the_graph_and_not_of_the_file() -> None:
     other.doc_string, other.producer_name = "written elsewhere", "somebody"
     assert rewrite_model(other, plan=plan).plan == plan
     reordered = given()
-    values = {k: v for k, v in reversed(list(reordered.graph.initializers.items()))}
+    values = dict(reversed(list(reordered.graph.initializers.items())))
     reordered.graph.initializers.clear()
     for value in values.values():
         reordered.graph.register_initializer(value)

@@ -59,6 +59,12 @@ CASES = [
     Case("a scale is no activation", "matmul-epilogue", "m = MatMul(x, w)\na = Mul(m, half)\ny = Softmax <axis = -1> (a)", ["Mul Softmax"],
          ["Mul Softmax"], f"{W}, {NUMBERS}", **ROWS),
     Case("gemm", "matmul-epilogue", "m = Gemm(x, w, b)\nr = Relu(m)\nu = Exp(r)\ny = Neg(u)", ["Exp Neg"], ["Relu Exp Neg"], f"{W}, {B}", **ROWS),
+    Case("attention in float16", "attention-core",
+         "hs = Cast <to = 10> (half)\nq = Cast <to = 10> (x)\nk = Transpose <perm = [1, 0]> (q)\nm = MatMul(q, k)\na = Mul(m, hs)\ns = Softmax <axis = -1> (a)\no = MatMul(s, q)\n"
+         "y = Cast <to = 1> (o)", ["Cast Transpose"], ["Cast Transpose", "Mul Softmax"], NUMBERS, **ROWS),
+    Case("no attention in float32", "attention-core",
+         "k = Transpose <perm = [1, 0]> (x)\nm = MatMul(x, k)\na = Mul(m, half)\ns = Softmax <axis = -1> (a)\ny = MatMul(s, x)", ["Mul Softmax"],
+         ["Mul Softmax"], NUMBERS, **ROWS),
     Case("dequantise before a product", "quantised-operand",
          "a = Relu(x)\ne = Exp(a)\nq = QuantizeLinear(e, qs, qz)\nd = DequantizeLinear(q, qs, qz)\ny = MatMul(d, w)",
          ["Relu Exp QuantizeLinear"], ["Relu Exp QuantizeLinear DequantizeLinear"], f"{W}, {SCALE}", **ROWS),
@@ -87,7 +93,7 @@ def test_rules(case: Case) -> None:
     assert_law(found, "auto")
 
 
-_UNTOUCHED = {"not if the convolution is read twice", "not if the convolution is an output", "a residual is no bias", "a scale is no activation"}
+_UNTOUCHED = {"no attention in float32", "not if the convolution is read twice", "not if the convolution is an output", "a residual is no bias", "a scale is no activation"}
 
 
 def test_every_rule_has_a_case() -> None:
