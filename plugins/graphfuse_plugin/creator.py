@@ -7,7 +7,7 @@ from typing import Any
 
 from graphfuse.ir.errors import ProgramError
 from graphfuse_plugin import fields
-from graphfuse_plugin.guard import guarded_or
+from graphfuse_plugin.guard import guarded_or, returns
 from graphfuse_plugin.plugin import NAME, NAMESPACE, VERSION, Region, make_plugin_class
 
 
@@ -25,6 +25,7 @@ class FusedRegionCreator:
         self.field_names = self._declared.collection
 
     @guarded_or(lambda *_: None)
+    @returns(lambda self, value: isinstance(value, self.trt.IPluginV3), "a plugin")
     def create_plugin(self, name: str, field_collection: Any, phase: Any) -> Any:
         parts = fields.read(field_collection)
         region = Region.parse(fields.text(parts, fields.SPEC))

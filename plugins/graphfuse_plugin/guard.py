@@ -5,12 +5,14 @@ reason; from some callbacks it is an engine without its kernels, or a crash of t
 it raises is stored with its traceback in the *build* that is going on, and whoever started the build raises it again.
 
 Where TensorRT takes an exception for a clean failure (``guarded``), it gets a short one. Where it would not
-(``guarded_or``), it gets a value that does no harm; a plan made then lacks the fields and does not load.
+(``guarded_or``), it gets a value that does no harm; a plan made then lacks the fields and does not load. A value of the wrong
+kind, which TensorRT reports as badly or not at all, is an exception as well (``returns``).
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import traceback
 from collections import deque
@@ -58,6 +60,16 @@ class Build:
 _AMBIENT = Build(kept=deque(maxlen=64))  # for builds that others drive, and for engines at run time
 _active: list[tuple[int, Build]] = []
 _LOCK = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Whoever held the lock, or was building, is not in the child."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    _active[:] = [entry for entry in _active if entry[0] == threading.get_ident()]
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager
@@ -118,6 +130,22 @@ def guarded_or(harmless: Callable[..., Any]) -> Callable[[F], F]:
             except BaseException as error:
                 record(method.__name__, error)
                 return harmless(*args)
+
+        return cast(F, call)
+
+    return wrap
+
+
+def returns(check: Callable[[Any, Any], bool], what: str) -> Callable[[F], F]:
+    """Inside of the others: a value for which ``check(self, value)`` does not hold is a TypeError that names the callback."""
+
+    def wrap(method: F) -> F:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any) -> Any:
+            value = method(self, *args)
+            if not check(self, value):
+                raise TypeError(f"{method.__name__} of a fused region returned {repr(value)[:80]} instead of {what}; please report it")
+            return value
 
         return cast(F, call)
 

@@ -18,7 +18,7 @@ from graphfuse.ir.errors import GraphfuseError, ProgramError
 from graphfuse.ir.program import Program
 from graphfuse_plugin import fields
 from graphfuse_plugin.fields import FieldStore, Kernel
-from graphfuse_plugin.guard import current, guarded, guarded_or, record
+from graphfuse_plugin.guard import current, guarded, guarded_or, record, returns
 from graphfuse_plugin.kernels import Request, compile_regions, hardened_sizes
 from graphfuse_plugin.launch import Launcher
 from graphfuse_plugin.shapes import output_shapes
@@ -83,6 +83,7 @@ class FusedRegionPlugin:
     # Both of these crash the process when they fail, so they hold nothing that can; a second try is for an interrupt
     # by the keyboard, which Python delivers wherever it happens to be.
 
+    @guarded_or(lambda self, _: self)
     def get_capability_interface(self, type: Any) -> Any:
         return self
 
@@ -96,6 +97,7 @@ class FusedRegionPlugin:
     # --- build
 
     @guarded
+    @returns(lambda self, value: _is_list(value, self.num_outputs), "a type for each output")
     def get_output_data_types(self, input_types: Sequence[Any]) -> list[Any]:
         wanted = [self._trt_type(t) for t, _ in self.region.program.params]
         if list(input_types) != wanted:
@@ -106,10 +108,12 @@ class FusedRegionPlugin:
         return [self._trt_type(t) for t, _ in self.region.program.outputs]
 
     @guarded
+    @returns(lambda self, value: _is_list(value, self.num_outputs), "a shape for each output")
     def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Sequence[Any], expr_builder: Any) -> list[Any]:
         return output_shapes(self.trt, self.region.program, inputs, expr_builder)
 
     @guarded
+    @returns(lambda _, value: value is True or value is False, "True or False")
     def supports_format_combination(self, pos: int, in_out: Sequence[Any], num_inputs: int) -> bool:
         """One combination only: TensorRT would otherwise compile all of them into the plan."""
         desc = in_out[pos].desc
@@ -121,14 +125,17 @@ class FusedRegionPlugin:
         self._store = self._launcher = None
 
     @guarded_or(lambda *_: 0)
+    @returns(lambda _, value: type(value) is int and value >= 0, "a number of bytes")
     def get_workspace_size(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
         return 0
 
     @guarded
+    @returns(lambda _, value: isinstance(value, list) and 0 not in value, "tactics other than 0")
     def get_valid_tactics(self) -> list[int]:
         return []
 
     @guarded_or(lambda self: self.trt.PluginFieldCollection([]))
+    @returns(lambda self, value: isinstance(value, self.trt.PluginFieldCollection) and len(value) > 0, "fields")
     def get_fields_to_serialize(self) -> Any:
         if self._store is None:
             parts = {fields.SPEC: self.region.spec.encode("ascii"), fields.KERNELS: fields.pack(self.region.spec, self.kernels)}
@@ -174,6 +181,10 @@ class FusedRegionPlugin:
 
     def _trt_type(self, dtype: DType) -> Any:
         return getattr(self.trt.DataType, TRT_TYPES[dtype])
+
+
+def _is_list(value: Any, length: int) -> bool:
+    return isinstance(value, list) and len(value) == length and None not in value
 
 
 @lru_cache(maxsize=4)

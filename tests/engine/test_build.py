@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import traceback
 
 import numpy as np
 import onnx
@@ -240,54 +239,6 @@ def test_bad_specs_that_only_the_plugin_sees(monkeypatch, capfd) -> None:
 def test_network_that_does_not_fit_the_spec() -> None:
     refused("made for inputs of type FLOAT; the network gives HALF", lone(regions.scale((4, 8)), (4, 8), TensorProto.FLOAT16))
     refused(r"has the shape \[4, 9\] in the network", lone(regions.scale((4, 8)), (4, 9)))
-
-
-CALLBACKS = [
-    "get_output_data_types", "get_output_shapes", "supports_format_combination", "configure_plugin", "get_workspace_size", "get_valid_tactics",
-    "get_fields_to_serialize",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError("in a callback"), KeyboardInterrupt(), SystemExit(3)], ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("callback", CALLBACKS)
-def test_an_exception_in_a_callback_comes_out_of_the_build(monkeypatch, callback, error) -> None:
-    original = getattr(plugin_module.FusedRegionPlugin, callback)
-
-    def fault_of_this_test(*args):
-        raise error
-
-    monkeypatch.setattr(plugin_module.FusedRegionPlugin, callback, rewrap(original, fault_of_this_test))
-    with pytest.raises(type(error)) as caught:
-        build_engine(lone(regions.scale((4, 8)), (4, 8)), targets=["sm_89"])
-    assert caught.value is error
-    assert "fault_of_this_test" in "".join(traceback.format_tb(caught.value.__traceback__))
-    error.__traceback__ = None
-    monkeypatch.undo()
-    assert build_engine(lone(regions.scale((4, 8)), (4, 8)), targets=["sm_89"]).plugin_layers == ["region"]
-
-
-def rewrap(guarded, fault):
-    """``guarded`` with ``fault`` in the place of the method inside."""
-    wrapper = guarded.__closure__
-    cells = {name: cell.cell_contents for name, cell in zip(guarded.__code__.co_freevars, wrapper, strict=True)}
-    fault.__name__ = guarded.__name__
-    again = graphfuse_plugin.guard.guarded_or(cells["harmless"]) if "harmless" in cells else graphfuse_plugin.guard.guarded
-    return again(fault)
-
-
-def test_a_failing_clone_does_not_crash(monkeypatch) -> None:
-    original = plugin_module.FusedRegionPlugin.__init__
-    calls = []
-
-    def sometimes(self, *args):
-        calls.append(None)
-        if len(calls) == 3:
-            raise MemoryError("once")
-        original(self, *args)
-
-    monkeypatch.setattr(plugin_module.FusedRegionPlugin, "__init__", sometimes)
-    with pytest.raises(MemoryError, match="once"):
-        build_engine(lone(regions.scale((4, 8)), (4, 8)), targets=["sm_89"])
 
 
 def test_an_interrupt_during_a_build_is_raised_after_it(monkeypatch) -> None:
