@@ -66,14 +66,14 @@ class Gather:
 
 
 # Makes an element: yields the (instruction, index) of each other one that it needs, and is sent its node.
-Steps = Generator[tuple[int, Index], Any, Node]
+Steps = Generator[tuple[int, Index], Node, Node]
 
 
 class Wish(NamedTuple):
     """An element that is wanted; ``inside``: for what a window stands for, where no windows are looked for."""
 
     number: int
-    index: Index
+    at: Index
     inside: bool
 
 
@@ -104,7 +104,7 @@ class Puller:
         while stack:
             wish, steps, inside = stack[-1]
             try:
-                needed = Wish(*steps.send(node), inside)
+                needed = Wish(*steps.send(node), inside)  # type: ignore[arg-type]  # None starts a generator
             except StopIteration as done:
                 node = self._pulled[wish] = done.value
                 stack.pop()
@@ -117,9 +117,9 @@ class Puller:
 
     def _begin(self, wish: Wish) -> tuple[Steps, bool]:
         """The steps of an element, and whether what they need is inside of a window."""
-        if wish.number in self._windows and not wish.inside and slides(wish.index):
-            return self._tap(wish.number, wish.index), True
-        return self._element(wish.number, wish.index), wish.inside
+        if wish.number in self._windows and not wish.inside and slides(wish.at):
+            return self._tap(wish.number, wish.at), True
+        return self._element(wish.number, wish.at), wish.inside
 
     def _tap(self, number: int, index: Index) -> Steps:
         through = yield number, index

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from graphfuse.codegen import generate
-from graphfuse.ir import Builder, Program, loads, sym
+from graphfuse.ir import Builder, Program, Val, loads, sym
 from graphfuse.ir.dtypes import F32, I64
 from graphfuse.ir.errors import Refused
 from graphfuse.schedule.kernel import Pointwise, Rows, plan
@@ -87,13 +91,74 @@ def test_names_from_a_spec_never_reach_the_source() -> None:
     assert "int_main_return" not in text and "ヽ" not in text
 
 
-def test_long_chains_are_walked() -> None:
-    b = Builder()
-    x = b.param(F32, (8,))
+def _sum_of_products(b: Builder, x: Val) -> Val:
     y = x
     for _ in range(1500):
         y = y * 1.5 + x
-    assert "graphfuse_kernel" in generate(b.finish([y])).text
+    return y
+
+
+def _transposed(b: Builder, x: Val) -> Val:
+    for _ in range(10_000):
+        x = b.transpose(x, (1, 0))
+    return x
+
+
+def _looked_up(b: Builder, x: Val) -> Val:
+    rows = b.param(I64, (8,))
+    for _ in range(300):
+        x = b.gather(x, rows, 0)
+    return x
+
+
+def _shifted(b: Builder, x: Val) -> Val:
+    for _ in range(5000):
+        x = b.slice(b.pad(x, (1, 0), (0, 0), 0.5), (0, 0), (8, 8))
+    return x
+
+
+def _normalised(b: Builder, x: Val) -> Val:
+    for _ in range(60):
+        x = x - b.broadcast(b.reduce("max", x, (1,), keepdims=True), (8, 8))
+    return x
+
+
+def _swapped(b: Builder, x: Val) -> Val:
+    for _ in range(300):
+        x = b.concat([b.slice(x, (4, 0), (4, 8)), b.slice(x, (0, 0), (4, 8)) * 2.0], 0)
+    return x
+
+
+def _reshaped(b: Builder, x: Val) -> Val:
+    for _ in range(12):
+        x = b.slice(b.reshape(b.transpose(b.reshape(b.pad(x, (1, 0), (0, 0), 0.0), (6, 12)), (1, 0)), (9, 8)), (0, 0), (8, 8))
+    return x
+
+
+CHAINS = {
+    _sum_of_products: "graphfuse_kernel", _transposed: "graphfuse_kernel", _looked_up: "graphfuse_kernel", _shifted: "graphfuse_kernel",
+    _normalised: "graphfuse_kernel", _swapped: "inside one another", _reshaped: "index arithmetic",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_long_chains_need_no_deep_stack(chain: Callable[[Builder, Val], Val]) -> None:
+    """However long a chain is, a thread with a small stack writes its kernel, or refuses it, soon."""
+    b = Builder()
+    program = b.finish([chain(b, b.param(F32, (8, 8)))])
+    before = threading.stack_size(256 << 10)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            assert CHAINS[chain] in pool.submit(_text_or_reason, program).result()
+    finally:
+        threading.stack_size(before)
+
+
+def _text_or_reason(program: Program) -> str:
+    try:
+        return generate(program).text
+    except Refused as refused:
+        return str(refused)
 
 
 def test_rows_walk_columns_of_a_transposed_output() -> None:
