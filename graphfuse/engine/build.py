@@ -217,7 +217,9 @@ def _compile_ahead(network: Any, layers: Sequence[Any], profiles: Sequence[Range
     compile_regions(requests)
 
 
-def _build(flavour: Flavour, builder: Any, network: Any, profiles: Sequence[Any], targets: Sequence[str], build: Any, log: Capture) -> bytes:
+def _build(
+    flavour: Flavour, builder: Any, network: Any, profiles: Sequence[Any], targets: Sequence[str], build: Any, log: Capture
+) -> bytes:
     config = builder.create_builder_config()
     for profile in profiles:
         if config.add_optimization_profile(profile) < 0:

@@ -38,7 +38,9 @@ def parse_profiles(items: Iterable[str]) -> list[dict[str, Range]]:
     count = max(map(len, given.values()), default=1)
     for name, values in given.items():
         if len(values) not in (1, count):
-            raise ShapeError(f"input {name!r} has shapes for {len(values)} profiles, another input for {count}; give one for each, or one for all")
+            raise ShapeError(
+                f"input {name!r} has shapes for {len(values)} profiles, another input for {count}; give one for each, or one for all"
+            )
     return [{name: values[k % len(values)] for name, values in given.items()} for k in range(count)]
 
 

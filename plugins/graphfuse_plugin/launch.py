@@ -125,7 +125,9 @@ class Launcher:
                 launch = launcher(function, blocks, variant.block, arguments.address) if blocks else _nothing
                 entries.append(Entry(launch, variant.align, max(variant.align, default=1) - 1))
         if not entries:
-            raise ShapeError(f"inputs of {_text(shapes)} are too large for the kernels of this engine; build it with shapes that cover them")
+            raise ShapeError(
+                f"inputs of {_text(shapes)} are too large for the kernels of this engine; build it with shapes that cover them"
+            )
         return Prepared(kernel, tuple(entries), arguments, kernel.fixed.keys() >= env.keys())
 
     def _pick(self, env: Mapping[str, int]) -> tuple[Kernel, tuple[Any, ...]]:
@@ -138,7 +140,9 @@ class Launcher:
             return found
         if not serving:
             held = "; ".join(str(dict(k.fixed)) for k in self.kernels) or "none"
-            raise ShapeError(f"no kernel of this engine serves the sizes {dict(env)} (it has kernels for {held}); build it with shapes that cover them")
+            raise ShapeError(
+                f"no kernel of this engine serves the sizes {dict(env)} (it has kernels for {held}); build it with shapes that cover them"
+            )
         return self._functions(serving[0])
 
     def _hardened_now(self, env: Mapping[str, int]) -> tuple[Kernel, tuple[Any, ...]] | None:

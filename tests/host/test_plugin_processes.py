@@ -106,7 +106,12 @@ def test_another_gpu_without_a_compiler_says_what_is_missing(fields, hidden) -> 
         arch="sm_90",
     )
     assert out.count("\n") == 1
-    for part in ("holds kernels for sm_80, not for sm_90", "cuda-bindings cannot be imported", "pip install 'graphfuse[cuda]'", "--target sm_90"):
+    for part in (
+        "holds kernels for sm_80, not for sm_90",
+        "cuda-bindings cannot be imported",
+        "pip install 'graphfuse[cuda]'",
+        "--target sm_90",
+    ):
         assert part in out
 
 
