@@ -24,7 +24,7 @@ from graphfuse.match.edges import cast_node, edge_values, through_half
 from graphfuse.match.flow import read_values
 from graphfuse.match.names import DIGEST_KEY, DOMAIN, PLUGIN_OP, PLUGIN_VERSION, PORTABLE_KEY, SPEC_KEY, unused_name, value_names
 from graphfuse.match.planfile import Refusal
-from graphfuse.match.restore import inline, is_fused
+from graphfuse.match.restore import drop_functions, inline, is_fused
 
 PLUGIN_TYPES = frozenset({"f32", "f16", "bf16", "i8", "i32", "i64", "bool"})  # what TensorRT hands to plugins
 PLUGIN_RANK = 8
@@ -73,8 +73,7 @@ def export_plugin(model: onnx_ir.Model, types: frozenset[str] = PLUGIN_TYPES) ->
         function = own.functions.get(node.op_identifier())
         if function is not None and node.domain == DOMAIN and SPEC_KEY in function.metadata_props:
             _to_plugin(own.graph, node, function, names, types)
-    for identifier in [i for i, f in own.functions.items() if f.domain == DOMAIN and SPEC_KEY in f.metadata_props]:
-        del own.functions[identifier]
+    drop_functions(own)
     _keep_heavy(own)
     own.graph.sort()
     own.metadata_props[PORTABLE_KEY] = _pack(model, set(own.graph.initializers))

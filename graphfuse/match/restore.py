@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir
 
+from graphfuse.graph.checks import all_nodes
 from graphfuse.graph.facts import constant_tensor
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.match.names import DOMAIN, IR_VERSION_KEY, ORIGIN_KEY, PLUGIN_OP, PORTABLE_KEY, SPEC_KEY, unused_name, value_names
@@ -47,14 +48,20 @@ def restore_model(model: onnx_ir.Model) -> onnx_ir.Model:
 
     own = portable_of(model) if _has_plugins(model) else model.clone()
     inline(own, lambda node, function: True)
-    for identifier in [i for i, f in own.functions.items() if _is_ours(f)]:
-        del own.functions[identifier]
+    drop_functions(own)
     if not any(n.domain == DOMAIN for n in own.graph.all_nodes()):
         own.opset_imports.pop(DOMAIN, None)
     version = own.metadata_props.pop(IR_VERSION_KEY, "")
     if version.isdigit() and 3 <= int(version) <= own.ir_version and not own.functions:
         own.ir_version = int(version)
     return own
+
+
+def drop_functions(model: onnx_ir.Model) -> None:
+    """Removes the functions of fused nodes that nothing calls any more."""
+    called = {n.op_identifier() for n in all_nodes(model)}
+    for identifier in [i for i, f in model.functions.items() if _is_ours(f) and i not in called]:
+        del model.functions[identifier]
 
 
 def inline(model: onnx_ir.Model, wanted: Wanted) -> None:
@@ -124,6 +131,8 @@ class _Inliner:
 
     def expand(self, call: onnx_ir.Node, function: onnx_ir.Function, origin: Origin) -> list[onnx_ir.Node]:
         """The function's nodes, wired up in place of ``call``."""
+        if function.attributes or not all(_is_plain(n) for n in function):
+            raise GraphfuseError(f"function {function.name!r} was not made by graphfuse; rewrite the original model again")
         given: list[onnx_ir.Value | None] = [*call.inputs, *[None] * len(function.inputs)]
         inside: dict[onnx_ir.Value, onnx_ir.Value | None] = dict(zip(function.inputs, given, strict=False))
         results = dict(zip(function.outputs, call.outputs, strict=False))
@@ -187,6 +196,15 @@ class _Inliner:
         value = onnx_ir.Value(name=fresh, type=onnx_ir.TensorType(tensor.dtype), shape=shape, const_value=own)
         self.graph.register_initializer(value)
         return value
+
+
+def _is_plain(node: onnx_ir.Node) -> bool:
+    """What nodes in our functions are: no calls of other fused nodes, no bodies, no attributes to be filled in."""
+    kinds = (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS)
+    simple = not any(a.is_ref() or a.type in kinds for a in node.attributes.values())
+    constant = node.attributes.get("value") if node.op_type == "Constant" else None
+    whole = node.op_type != "Constant" or (constant is not None and constant.type == onnx_ir.AttributeType.TENSOR)
+    return simple and whole and node.domain != DOMAIN
 
 
 def _same(first: onnx_ir.TensorProtocol | None, second: onnx_ir.TensorProtocol) -> bool:

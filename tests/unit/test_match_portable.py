@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from graphfuse.graph.load import load_model
-from graphfuse.ir import loads
+from graphfuse.ir import GraphfuseError, loads
 from graphfuse.match import Rewritten, is_fused, restore_model, rewrite_model
 from graphfuse.match.names import ORIGIN_KEY, PARAMS_KEY, SPEC_KEY, onnx_op_names
 from tests.conftest import SHARED_CASES, shared_cases
@@ -165,6 +165,27 @@ def test_restore_does_without_the_metadata(damage: str) -> None:
     from tests.conftest import run_reference
 
     np.testing.assert_array_equal(run_reference(proto(restored), feeds)["y"], run_reference(proto(given), feeds)["y"])
+
+
+@pytest.mark.parametrize("how", ["a call inside", "a body inside", "an attribute to fill in", "a constant without value", "another output"])
+def test_functions_that_are_not_ours_are_refused_in_one_line(how: str) -> None:
+    found = rewrite_model(model("a = Mul(x, two)\ny = Neg(a)", weights="float two = {2.0}")).model
+    function = next(iter(found.functions.values()))
+    constant, node, last = function
+    match how:
+        case "a call inside":
+            node.domain, node.op_type = "graphfuse", function.name
+        case "a body inside":
+            node.attributes["body"] = ir.AttrGraph("body", ir.Graph([], [], nodes=[], name="g"))
+        case "an attribute to fill in":
+            node.attributes["alpha"] = ir.RefAttr("alpha", "beta", ir.AttributeType.FLOAT)
+        case "a constant without value":
+            del constant.attributes["value"]
+        case "another output":
+            function.outputs.append(last.outputs[0])
+    with pytest.raises(GraphfuseError, match="rewrite the original model again") as caught:
+        restore_model(found)
+    assert "\n" not in str(caught.value)
 
 
 # --- cases from public bug reports -----------------------------------------------------------------------------------------
