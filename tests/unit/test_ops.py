@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.unit import one_node
+from tests.unit import one_node, ort_faults
 
 INF, NAN = np.inf, np.nan
 F32, F16, F64, I8, U8, I32, I64 = np.float32, np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64
@@ -29,7 +29,7 @@ class Row:
     outputs: int = 1
     constants: tuple[int, ...] = ()
     attrs: dict[str, Any] = field(default_factory=dict)
-    reference: Callable[..., list[np.ndarray]] = one_node.onnxruntime_run
+    reference: Callable[..., list[np.ndarray]] = ort_faults.reference
     why: str = ""  # why not ONNX Runtime
 
     def __str__(self) -> str:
@@ -430,6 +430,21 @@ def test_op(case: Row) -> None:
     for got, want in zip(results, wanted, strict=True):
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         assert_close(got, want)
+
+
+@pytest.mark.parametrize("fault", ort_faults.FAULTS, ids=str)
+def test_faults_of_onnx_runtime_are_those_it_has(fault: ort_faults.Fault) -> None:
+    """Where another one judges, ONNX Runtime must be wrong, and no longer than that."""
+    arrays = {f"x{i}": x for i, x in enumerate(fault.example)}
+    node = onnx.helper.make_node(fault.op, list(arrays), ["y"], **fault.attributes)
+    assert fault.meets(fault.attributes, fault.example)
+    (want,) = fault.judge(node, 19, arrays)
+    try:
+        (got,) = one_node.onnxruntime_run(node, 19, arrays)
+        right = got.shape == want.shape and np.array_equal(got, want, equal_nan=got.dtype.kind == "f")
+    except Exception:  # ONNX Runtime raises a class of its own for each status code
+        right = False
+    assert right == (ort_faults.installed() >= fault.mended)
 
 
 OLD_BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power, "Less": np.less}
