@@ -2,6 +2,7 @@
 # make test       every tier that runs without a GPU, then the linters
 # make conformance   every node case of the onnx package, rewritten and run (15 minutes at most on 2 cores)
 # make gpu-test   the gpu tier; where nothing can be downloaded, with the packages that python3 has
+# make bench       every chain against torch and the roof, on this GPU, with the packages that python3 has
 # make models     write models/*.onnx again, byte for byte
 # make lint       ruff and mypy            make format   ruff, in place            make clean
 #
@@ -15,7 +16,7 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check
 # The stamp's name says what the environment was made from: nothing is installed twice, and nothing stale is used.
 READY := $(VENV)/ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d ' ' -f 1)
 
-.PHONY: help venv demo test conformance gpu-test models lint format clean
+.PHONY: help venv demo test conformance gpu-test bench models lint format clean
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
 
@@ -52,6 +53,9 @@ gpu-test:
 	if [ -z "$$python" ]; then $(MAKE) --no-print-directory venv && python=$(PY) || python=$(PYTHON); fi; \
 	echo "gpu tier with $$python"; \
 	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $$python -m pytest tests/gpu -q -rs -p no:cacheprovider
+
+bench:
+	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GRAPHFUSE_PYTHON),$(PYTHON)) -m benchmarks.run --prewarm 8 $(BENCH)
 
 models: $(READY)
 	@for script in models/[a-z]*.py; do $(PY) $$script || exit 1; done

@@ -1,0 +1,1 @@
+"""Measuring on a GPU: what its memory and its launches can do, and which configuration of a kernel is the fastest."""

@@ -1,0 +1,133 @@
+"""What a GPU can do: bytes a second for each mix of reads and writes, and the time of a launch that does nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphfuse.ir.errors import GraphfuseError
+from graphfuse.jit import CudaDevice, DeviceBuffer, best_arch, driver, nvrtc
+from graphfuse.tune import copies
+from graphfuse.tune.copies import SHAPES, VECTOR, Shape
+from graphfuse.tune.timing import Timer, free_bytes, l2_bytes
+
+MIXES = ((8, 1), (4, 1), (3, 1), (2, 1), (1, 1), (1, 2), (1, 4))
+TOTAL = 1 << 30  # bytes moved by one measured copy; far beyond any L2 cache
+EMPTY_LAUNCHES = 500
+VERSION = 1
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The best copy of one mix: ``reads`` arrays to ``writes`` arrays of one size. ``tb_s`` counts bytes read and written."""
+
+    reads: int
+    writes: int
+    tb_s: float
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Figures of one GPU, with where they come from. Times in microseconds."""
+
+    gpu: str
+    arch: str
+    l2_bytes: int
+    driver: int
+    nvrtc: str
+    date: str
+    launch_us: float
+    rates: tuple[Rate, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
+
+
+def calibrate(device: CudaDevice, mixes: Sequence[tuple[int, int]] = MIXES, progress: Progress | None = None) -> Calibration:
+    """Measures a GPU that does nothing else meanwhile; about ten seconds. Raises CudaError when it fails or memory runs out."""
+    with device.active(), Timer(device) as timer:
+        launch_us = launch_time(device, timer)
+        rates = []
+        for reads, writes in mixes:
+            if progress:
+                progress(f"{reads}:{writes}")
+            rates.append(copy_rate(device, timer, reads, writes))
+        return Calibration(
+            device.title, best_arch(*device.capability), l2_bytes(device), int(driver.call("cuDriverGetVersion")), nvrtc.version(),
+            datetime.now(timezone.utc).isoformat(timespec="seconds"), launch_us, tuple(rates),
+        )  # fmt: skip
+
+
+def launch_time(device: CudaDevice, timer: Timer) -> float:
+    """Microseconds from one empty kernel to the next inside a CUDA graph."""
+    (executable,) = device.load([copies.empty()])
+    return timer.time([executable.prepare([], {}).launch] * EMPTY_LAUNCHES)
+
+
+def copy_rate(device: CudaDevice, timer: Timer, reads: int, writes: int, total: int = TOTAL) -> Rate:
+    """The best of several plain copies that read ``reads`` bytes for every ``writes`` that they write."""
+    total = min(total, free_bytes() // 4)
+    tile = max(shape.each * shape.threads for shape in SHAPES)
+    vectors = total // (VECTOR * (reads + writes)) // tile * tile
+    if not vectors:
+        raise GraphfuseError("calibrate: the GPU has no memory free to measure with; end other programs on it")
+    buffers = [noise(device, vectors * VECTOR, seed) for seed in range(reads + writes)]
+    executables = device.load([copies.mix(reads, writes, shape) for shape in SHAPES])
+    launches = [e.prepare([b.pointer for b in buffers], {"n": vectors}).launch for e in executables]
+    times = [timer.time([launch]) for launch in launches]
+    best = min(range(len(times)), key=times.__getitem__)
+    return Rate(reads, writes, vectors * VECTOR * (reads + writes) / times[best] / 1e6, SHAPES[best])
+
+
+def noise(device: CudaDevice, size: int, seed: int) -> DeviceBuffer:
+    """``size`` bytes of device memory that hold random bits: what is constant can move faster than real data."""
+    buffer = DeviceBuffer(device, [size], np.uint8)
+    some = np.random.default_rng(seed).bytes(min(size, 16 << 20))
+    with device.active():
+        for start in range(0, size, len(some)):
+            driver.call("cuMemcpyHtoD", buffer.pointer + start, some, min(len(some), size - start))
+    return buffer
+
+
+# --- the file -----------------------------------------------------------------------------------------------------------
+
+
+def data_folder() -> Path:
+    """Where measurements of this machine are kept: ``$GRAPHFUSE_DATA_DIR``, else the user's data folder."""
+    chosen = os.environ.get("GRAPHFUSE_DATA_DIR")
+    if chosen:
+        return Path(chosen)
+    try:
+        import platformdirs
+    except ImportError:
+        return Path.home() / ".local" / "share" / "graphfuse"
+    return Path(platformdirs.user_data_dir("graphfuse"))
+
+
+def write_json(path: Path, document: Any) -> Path:
+    """Writes a file in one step, its folder too where there is none. Raises GraphfuseError when that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(document, out, indent=1)
+            out.write("\n")
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise GraphfuseError(f"{path}: cannot be written: {error.strerror or error}; set GRAPHFUSE_DATA_DIR to another folder") from error
+    return path
+
+
+def file_of(gpu: str) -> Path:
+    """The file for a GPU of this name."""
+    return data_folder() / "calibration" / f"{''.join(c if c.isalnum() else '_' for c in gpu)}.json"
