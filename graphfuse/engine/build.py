@@ -19,8 +19,9 @@ from typing import Any
 
 import onnx
 
+from graphfuse.engine.ahead import requests
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
-from graphfuse.engine.shapes import Ranges, make_profiles, named_sizes
+from graphfuse.engine.shapes import Ranges, make_profiles, plain_range
 from graphfuse.ir.errors import GraphfuseError, ProgramError
 
 Model = bytes | onnx.ModelProto | str | os.PathLike[str]
@@ -197,24 +198,13 @@ def _is_fused(trt: Any, layer: Any) -> bool:
 
 
 def _compile_ahead(network: Any, layers: Sequence[Any], profiles: Sequence[Ranges]) -> None:
-    """Compile the kernels that the profiles will ask for together, on all cores; TensorRT configures one plugin at a time.
+    """Compile the kernels that the profiles will ask for together, on all cores; TensorRT configures one plugin at a time."""
+    from graphfuse_plugin.kernels import compile_regions
 
-    Which sizes a region will see inside the network only TensorRT knows. A region's sizes bear the names of the model's,
-    so those of its inputs tell; where they do not, or mislead, the region's kernels are compiled when it is configured.
-    """
-    from graphfuse.graph.names import identifier
-    from graphfuse_plugin.kernels import Request, compile_regions
-
-    requests = []
-    for ranges in profiles or [{}]:
-        named = {identifier(name): values for name, values in named_sizes(network, ranges).items()}
-        for region in (layer.plugin.region for layer in layers):
-            if all(name in named for name in region.program.symbols):
-                sizes = {name: named[name] for name in region.program.symbols}
-                fixed = {name: low for name, (low, _, high) in sizes.items() if low == high}
-                usual = {name: mid for name, (_, mid, _) in sizes.items()}
-                requests.append(Request(region.spec, region.program, (usual, fixed)))
-    compile_regions(requests)
+    inputs = [network.get_input(i) for i in range(network.num_inputs)]
+    labels = {t.name: [t.get_dimension_name(axis) if d == -1 else d for axis, d in enumerate(t.shape)] for t in inputs}
+    plain = [{name: plain_range(name, value) for name, value in ranges.items()} for ranges in profiles]
+    compile_regions(requests([layer.plugin.region for layer in layers], labels, plain))
 
 
 def _build(

@@ -93,18 +93,6 @@ def _make_profile(builder: Any, network: Any, shapes: Ranges) -> Any | None:
     return _profile(builder, {name: given[name] for name in dynamic}) if dynamic else None
 
 
-def named_sizes(network: Any, ranges: Ranges) -> dict[str, tuple[int, int, int]]:
-    """Smallest, usual and largest value of each size that a name in the model stands for, by that name."""
-    sizes: dict[str, tuple[int, int, int]] = {}
-    for tensor in (network.get_input(i) for i in range(network.num_inputs)):
-        if tensor.name in ranges:
-            for axis, values in enumerate(zip(*plain_range(tensor.name, ranges[tensor.name]), strict=True)):
-                label = tensor.get_dimension_name(axis) if tensor.shape[axis] == -1 else ""
-                if label:
-                    sizes[label] = values
-    return sizes
-
-
 def plain_range(name: str, value: Any) -> Range:
     """``value`` as tuples of ints; lists and NumPy integers are welcome. Raises ShapeError for anything else."""
     try:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 VERSION = "1"  # of the file format and of what the keys cover
@@ -48,12 +49,22 @@ def default_folder() -> Path | None:
     return Path(platformdirs.user_cache_dir("graphfuse"))
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A file of the cache: its key, its size in bytes, and when it was last used (seconds since 1970)."""
+
+    name: str
+    size: int
+    used: float
+
+
 class Cache:
     """``get`` and ``put`` bytes by key. Never raises for a file system's sake: at worst, nothing is kept on disk."""
 
     def __init__(self, folder: Path | None, limit_bytes: int = _LIMIT, memory_bytes: int = _MEMORY_LIMIT) -> None:
         self.folder = _own_folder(folder / f"v{VERSION}") if folder else None
         self.limit_bytes = limit_bytes
+        self.written = 0  # entries put since this object was made
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._memory_left = memory_bytes
         self._unscanned = limit_bytes  # bytes written since the last look at the folder; look at the first write
@@ -72,6 +83,7 @@ class Cache:
 
     def put(self, name: str, payload: bytes) -> Path | None:
         """Stores the payload; returns its file, None if it is kept in memory only."""
+        self.written += 1
         self._remember(name, payload)
         return self._write(name, payload) if self.folder else None
 
@@ -87,6 +99,29 @@ class Cache:
             self._memory_left += len(gone) if gone else 0
         _unlink(self._path(name))
 
+    def stored(self) -> list[Stored]:
+        """The entries on disk, the one used last first."""
+        files = [(used, size, path) for used, size, path in (_files(self.folder) if self.folder else ()) if path.suffix == ".bin"]
+        return [Stored(path.stem, size, used) for used, size, path in sorted(files, reverse=True)]
+
+    def peek(self, name: str) -> bytes | None:
+        """As ``get``, but it does not count as a use."""
+        path = self._path(name)
+        return _payload(path) if path else None
+
+    def clear(self) -> tuple[int, int]:
+        """Deletes every entry, in memory and on disk, and what interrupted writers left; number of files and bytes freed.
+
+        A process that is writing or reading meanwhile goes on unharmed: it finds, or leaves, whole entries or none.
+        """
+        with self._lock:
+            self._memory_left += sum(map(len, self._memory.values()))
+            self._memory.clear()
+        gone = [(size, path) for _, size, path in (_files(self.folder) if self.folder else ()) if path.suffix in (".bin", ".tmp")]
+        for _, path in gone:
+            _unlink(path)
+        return len(gone), sum(size for size, _ in gone)
+
     def _path(self, name: str) -> Path | None:
         return self.folder / f"{name}.bin" if self.folder else None
 
@@ -101,17 +136,9 @@ class Cache:
 
     def _read(self, name: str) -> bytes | None:
         path = self._path(name)
-        if path is None:
-            return None
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        payload, trailer = data[:-_TRAILER], data[-_TRAILER:]
-        if trailer != _MAGIC + hashlib.sha256(payload).digest():
-            _unlink(path)
-            return None
-        _touch(path)
+        payload = _payload(path) if path else None
+        if path and payload is not None:
+            _touch(path)
         return payload
 
     def _write(self, name: str, payload: bytes) -> Path | None:
@@ -182,6 +209,19 @@ def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
         except OSError:  # another process was faster
             continue
         yield status.st_mtime, status.st_size, Path(entry.path)
+
+
+def _payload(path: Path) -> bytes | None:
+    """What a file holds; a damaged one is deleted."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    payload, trailer = data[:-_TRAILER], data[-_TRAILER:]
+    if trailer != _MAGIC + hashlib.sha256(payload).digest():
+        _unlink(path)
+        return None
+    return payload
 
 
 def _touch(path: Path) -> None:

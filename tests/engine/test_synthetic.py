@@ -71,7 +71,7 @@ def wide(inputs: int, outputs: int) -> tuple[onnx.ModelProto, str]:
     spec = many(inputs, outputs)
     names_in, names_out = [f"x{i}" for i in range(inputs)], [f"y{i}" for i in range(outputs)]
     made = model(
-        [fused(spec, names_in, names_out, "wide")], {n: (FLOAT, (4, 8)) for n in names_in}, {n: (FLOAT, (4, 8)) for n in names_out}
+        [fused(spec, names_in, names_out, "wide")], dict.fromkeys(names_in, (FLOAT, (4, 8))), dict.fromkeys(names_out, (FLOAT, (4, 8)))
     )
     return made, spec
 
