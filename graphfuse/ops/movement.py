@@ -169,6 +169,8 @@ def _slice(call: OpCall) -> Val:
     if not len(starts) == len(ends) == len(axes) == len(steps) == len(set(axes)) or any(a >= x.rank for a in axes):
         raise Refused("bad-shape", "the starts, ends, axes and steps of a Slice do not fit each other")
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if step < 0 and isinstance(end, int) and end >= TO_THE_END:
+            raise Refused("ambiguous", "a backward Slice to INT_MAX takes nothing by ONNX and all the rest by ONNX Runtime; write INT_MIN")
         x = take_range(x, axis, *slice_range(x.shape[axis], start, end, step), step)
     return x
 

@@ -13,9 +13,10 @@ import pytest
 
 from graphfuse.graph.load import load_model
 from graphfuse.ir import GraphfuseError, loads
-from graphfuse.match import Rewritten, is_fused, restore_model, rewrite_model
+from graphfuse.match import Rewritten, export_plugin, is_fused, restore_model, rewrite_model
 from graphfuse.match.names import ORIGIN_KEY, PARAMS_KEY, SPEC_KEY, onnx_op_names
 from tests.conftest import SHARED_CASES, shared_cases
+from tests.reports import case_runs
 from tests.texts import assert_law, assert_same_results, feeds_of, model, op_types, proto, region_errors, regions, reloaded, text
 
 LAYER = "a{i} = Neg({x})\nb{i} = Exp(a{i})\nm{i} = MatMul(b{i}, w)\n"
@@ -190,16 +191,6 @@ def test_functions_that_are_not_ours_are_refused_in_one_line(how: str) -> None:
 
 # --- cases from public bug reports -----------------------------------------------------------------------------------------
 
-def case_runs(path: Path) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    runs = []
-    for place in sorted(path.parent.glob(f"{path.stem}.in*.npz")):
-        pair = [np.load(place), np.load(place.with_name(place.name.replace(".in", ".exp")))]
-        feeds, want = ({str(n): data[f"a{i}"] for i, n in enumerate(data["names"])} for data in pair)
-        runs.append((feeds, want))
-    assert runs
-    return runs
-
-
 @pytest.mark.parametrize("policy", ["auto", "aggressive"])
 @pytest.mark.parametrize("path", shared_cases())
 def test_cases_from_bug_reports(path: Path, policy: str) -> None:
@@ -266,3 +257,17 @@ def test_r51_regions_leave_no_cycle() -> None:
 def test_r53_sizes_that_may_be_one_are_never_taken_as_equal() -> None:
     found = case("R53")
     assert {r.rule for r in found.refusals} == {"not-provable"}
+
+
+def test_weights_in_other_files_are_neither_read_nor_moved(tmp_path: Path) -> None:
+    """A weight file that is there but holds nothing: reading it would fail, so nobody reads it."""
+    big = "float[80,80] w = {" + ", ".join(["0.5"] * 6400) + "}"
+    given = model("a = MatMul(x, w)\nb = Add(a, x)\ny = Exp(b)", "float[N,80] x", "float[N,80] y", weights=big)
+    ir.save(given, tmp_path / "m.onnx", external_data="m.data", size_threshold_bytes=0)
+    loaded = load_model(tmp_path / "m.onnx")
+    (tmp_path / "m.data").write_bytes(b"")
+    found = rewrite_model(loaded)
+    assert regions(found) == ["Add Exp"]
+    assert isinstance(found.model.graph.initializers["w"].const_value, ir.ExternalTensor)
+    assert isinstance(export_plugin(found.model).model.graph.initializers["w"].const_value, ir.ExternalTensor)
+    assert isinstance(restore_model(export_plugin(found.model).model).graph.initializers["w"].const_value, ir.ExternalTensor)
