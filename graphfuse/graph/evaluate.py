@@ -11,6 +11,7 @@ import onnx_ir as ir
 from graphfuse.graph.facts import constant_tensor
 from graphfuse.ir.dtypes import BF16, DType
 
+RUN_IR_VERSION = 10  # what every ONNX Runtime from 1.23 on reads; newer ones change nothing that a node means
 _INLINE = 1024  # bytes; larger constants are fed, so that no model passes protobuf's limit
 
 
@@ -66,7 +67,7 @@ class Evaluation:
         return self._known[value] if tensor is None else np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape.numpy())
 
     def _proto(self, nodes: Sequence[ir.Node], arrays: Mapping[str, np.ndarray], wanted: Sequence[ir.Value]) -> onnx.ModelProto:
-        made = onnx.ModelProto(ir_version=min(self._model.ir_version, 10))
+        made = onnx.ModelProto(ir_version=min(self._model.ir_version, RUN_IR_VERSION))
         made.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in self._model.opset_imports.items() if d in ("", "ai.onnx"))
         made.graph.name = "constants"
         for name, array in arrays.items():

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir
 import onnxruntime as ort
 
+from graphfuse.graph.evaluate import RUN_IR_VERSION
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.session.fused import label
 from graphfuse.session.stages import outer_reads, walk
@@ -139,7 +140,7 @@ def _known(types: Mapping[str, onnx.TypeProto], name: str) -> onnx.TypeProto:
 
 
 def _model_proto(model: onnx_ir.Model, graph: onnx.GraphProto, nodes: Sequence[onnx_ir.Node]) -> onnx.ModelProto:
-    result = onnx.ModelProto(ir_version=model.ir_version, graph=graph)
+    result = onnx.ModelProto(ir_version=min(model.ir_version, RUN_IR_VERSION), graph=graph)
     for domain, version in model.graph.opset_imports.items():
         result.opset_import.add(domain=domain, version=version)
     result.functions.extend(onnx_ir.serde.serialize_function(f) for f in _functions(model, nodes))

@@ -155,6 +155,15 @@ def test_an_initializer_that_is_an_input_may_be_fed_or_not(fed):
     assert run(stale, fused, inputs=feeds).passed == fed
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_models_of_the_newest_ir_version_are_checked_whatever_onnx_runtime_reads(outside, tmp_path):
+    original, fused = plain(chain()), chain()
+    original.ir_version = fused.ir_version = onnx.IR_VERSION
+    assert run(original, fused).passed
+    onnx.save(original, tmp_path / "model.onnx", save_as_external_data=outside, size_threshold=0)
+    assert run(tmp_path / "model.onnx", fused).passed
+
+
 def test_without_polygraphy_the_check_is_made_and_says_so(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "polygraphy" else find(name, *more))
