@@ -135,3 +135,18 @@ def _one_hot(call: OpCall) -> Val:
     hit = call.b.map("eq", call.b.iota(shape, axis), _counted_from_front(spread, depth))
     off, on = (call.b.reshape(take_range(values, 0, i, 1), ()) for i in range(2))
     return call.b.map("where", hit, on, off)
+
+
+@op("ReverseSequence", kind="movement")
+def _reverse_sequence(call: OpCall) -> Val:
+    """Of each batch the first ``sequence_lens`` steps turned round, the rest as it is."""
+    x, lengths, b = call.arg(0), call.arg(1), call.b
+    batch, time = call.integer("batch_axis", 1), call.integer("time_axis", 0)
+    if {batch, time} != {0, 1} or x.rank < 2:
+        raise Refused("bad-attribute", "ReverseSequence wants batch and time on the first two axes")
+    step = b.iota(x.shape[:2], time)
+    length = b.reshape(b.cast(lengths, I64), [x.shape[0], 1] if batch == 0 else [1, x.shape[1]])
+    source = b.map("where", b.map("lt", step, length), length - 1 - step, step)
+    parts = [source if axis == time else b.iota(x.shape[:2], axis) for axis in (0, 1)]
+    flat = b.reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]])
+    return b.gather(flat, _flat_index(parts, x.shape[:2]), 0)

@@ -77,7 +77,11 @@ BY_BODY += [
 BY_BODY += [row("CenterCropPad", rand(4, 7), np.array(s, np.int64)) for s in ([6, 3], [3, 8], [4, 7])]
 BY_BODY += [row("CenterCropPad", rand(4, 7, 2), np.array([5, 6], np.int64), axes=a) for a in ([0, 1], [1, 0], [-2, -3])]
 BY_BODY += [spec("SwiGLU", rand(3, 4), rand(3, 4), opset=28, why=NEW), spec("SwiGLU", rand(3, 4), rand(3, 4), opset=28, alpha=1.7, why=NEW)]
-WINDOW_ROWS = [*POOLS, *SCANS, *BY_BODY]
+REVERSED = [
+    row("ReverseSequence", rand(4, 3, 2), np.array([4, 1, 3], np.int64), opset=10),
+    row("ReverseSequence", rand(3, 4), np.array([4, 1, 2], np.int64), opset=10, batch_axis=0, time_axis=1),
+]
+WINDOW_ROWS = [*REVERSED, *POOLS, *SCANS, *BY_BODY]
 
 
 @pytest.mark.parametrize("case", WINDOW_ROWS, ids=str)
