@@ -123,6 +123,8 @@ class _Lowering:
         return self.values[value]
 
     def _constant(self, value: onnx_ir.Value) -> Val | None:
+        if any(d != 1 for d in self.facts.shape(value) or ()):
+            return None  # weights are not read for nothing
         known, dtype = self.facts.value(value), self.facts.dtype(value)
         if known is None or dtype is None or known.size != 1 or known.dtype == object:
             return None

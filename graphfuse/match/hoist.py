@@ -59,6 +59,8 @@ class _Maker:
 
     def replacement(self, value: onnx_ir.Value) -> onnx_ir.Value | None:
         """The same numbers from sizes of inputs; None if ``value`` is no such tensor, or stands on them already."""
+        if value.producer() is None:
+            return None
         known, dtype = self.facts.value(value), self.facts.dtype(value)
         if known is None or known.dtype != object or dtype not in (I64, I32) or self._stands_on_inputs(value):
             return None
