@@ -45,14 +45,15 @@ def finish(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None
 
 
 def main() -> None:
-    from benchmarks.chains import CHAINS
+    from benchmarks import chains, sweeps
     from benchmarks.peers import compiled
 
     no_stored_choices()
     for job in sys.argv[1:]:
         name, _, mode = job.partition(":")
+        chain = sweeps.CHAINS.get(name) or chains.CHAINS[name]
         try:
-            compiled(CHAINS[name], [CHAINS[name].inputs("cuda", 0)], mode)
+            compiled(chain, [chain.inputs("cuda", 0)], mode)
         except Exception as error:  # the measuring process will meet it again, and report it
             print(f"prewarm {job}: {type(error).__name__}", file=sys.stderr)
         torch.cuda.empty_cache()
