@@ -26,6 +26,8 @@ def reduce(m: Maker) -> None:
     x = m.pick(allowed(op, m.opset) & kinds, lambda v: v.elements > 0 and all(0 not in s for s in v.shape))
     if x is None:
         return
+    if op in ("ReduceL2", "ReduceSumSquare"):
+        x = m.squarable(x)
     if op == "ReduceLogSum":
         x = m.add("Add", [m.add("Abs", [x], x.dtype, x.shape), m.const(0.5, x.dtype)], x.dtype, x.shape)
     if op == "ReduceProd" and x.dtype in FLOATS and not m.wild:
@@ -54,6 +56,7 @@ def arg_extremum(m: Maker) -> None:
     x = m.pick(allowed(op, m.opset) & {*FLOATS, *INTS}, lambda v: v.rank >= 1 and all(0 not in s for s in v.shape))
     if x is None:
         return
+    x = m.without_nan(x) if x.dtype in FLOATS else x
     axis, written = m.axis(x.rank)
     attrs = {"axis": axis if m.opset < 11 else written} | ({"keepdims": 0} if m.chance(50) else {})
     if m.opset >= 12 and m.chance(30):
@@ -67,6 +70,7 @@ def softmax(m: Maker) -> None:
     x = m.pick(allowed(op, m.opset), lambda v: v.rank >= 1 and all(0 not in s for s in v.shape))
     if x is None:
         return
+    x = m.without_nan(x) if op == "Hardmax" else x
     axis, written = m.axis(x.rank)
     attrs = {"axis": axis if m.opset < 11 else written} if m.chance(80) or (m.opset < 13 and x.rank < 2) else {}
     m.add(op, [x], x.dtype, x.shape, **attrs)
@@ -81,7 +85,7 @@ def layer_norm(m: Maker) -> None:
     x = m.pick(["f32", "f64", "f16"], _filled)
     if x is None:
         return
-    size = [x.shape[-1][0]]
+    x, size = m.squarable(x), [x.shape[-1][0]]
     if m.opset >= 17 and m.chance(50):
         bias = [m.data(x.dtype, size)] if m.chance(50) else []
         m.add("LayerNormalization", [x, m.data(x.dtype, size), *bias], x.dtype, x.shape, axis=m.choose((-1, x.rank - 1)))
@@ -112,6 +116,7 @@ def other_norm(m: Maker) -> None:
     x = m.pick(["f32"], lambda v: v.rank >= low and all(0 not in s for s in v.shape) and (v.rank < 2 or is_fixed(v.shape[1])))
     if x is None:
         return
+    x = m.squarable(x)
     if op == "LpNormalization":
         m.add(op, [x], "f32", x.shape, axis=m.axis(x.rank)[1], p=m.integer(1, 2))
     elif op.startswith("Global"):
@@ -131,8 +136,7 @@ def quantise(m: Maker) -> None:
     x = m.pick(["f32"])
     if x is None:
         return
-    if m.wild:  # the conversion of NaN to an integer is undefined
-        x = m.add("Where", [m.add("IsNaN", [x], "bool", x.shape), m.const(0, "f32"), x], "f32", x.shape)
+    x = m.without_nan(x)
     axis = m.integer(0, x.rank - 1) if x.rank and m.opset >= 13 and m.chance(40) else None
     if axis is not None and not is_fixed(x.shape[axis]):
         axis = None

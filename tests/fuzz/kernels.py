@@ -33,7 +33,8 @@ def computing_types(node: onnx.NodeProto, opset: int, types: Sequence[str], floa
     Floats become the first of ``floats`` that works. Integers keep their type, or get a wider one of which every value of
     theirs is a value: sums and products of it, cut off to their own width again, are what they would have been.
     """
-    key = (node.op_type, opset, tuple(types), tuple(floats), len(node.output))
+    words = tuple(sorted((a.name, a.s) for a in node.attribute))  # of Gelu's two forms, which are functions, one has kernels in float64
+    key = (node.op_type, words, opset, tuple(types), tuple(floats), len(node.output))
     if key not in _known:
         _known[key] = next((c for c in _candidates(node.op_type, types, floats) if _runs(node, opset, c)), None)
     return _known[key]

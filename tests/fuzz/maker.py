@@ -100,6 +100,7 @@ class Maker:
         self.inputs: list[V] = []
         self.initializers: dict[str, np.ndarray] = {}
         self.wild = False  # whether inputs hold NaN, infinities and extremes
+        self.has_nan = False  # whether a value may be NaN for other reasons
         self._count = 0
 
     # --- draws
@@ -194,12 +195,23 @@ class Maker:
             x = self._in_range(x, BY_NAME[dtype])
         return self.add("Cast", [x], dtype, x.shape, to=BY_NAME[dtype].onnx)
 
+    def without_nan(self, x: V) -> V:
+        """``x`` with 0 for NaN, whose conversion to an integer and whose place in an order are not defined."""
+        if not (self.wild or self.has_nan):
+            return x
+        nan = self.add("IsNaN", [x], "bool", x.shape)
+        return self.add("Where", [nan, self.const(0, x.dtype), x], x.dtype, x.shape)
+
     def _in_range(self, x: V, target: DType) -> V:
         low = 0 if target.kind == "u" else -100 if target.size == 1 else -2000
         high = 100 if target.name == "i8" else 200 if target.size == 1 else 2000
-        if self.wild:
-            nan = self.add("IsNaN", [x], "bool", x.shape)
-            x = self.add("Where", [nan, self.const(0, x.dtype), x], x.dtype, x.shape)
+        return self._between(self.without_nan(x), low, high)
+
+    def squarable(self, x: V) -> V:
+        """``x`` within bounds whose squares do not overflow: where they would, ops that hold squares inside are not defined."""
+        return self._between(x, -100, 100) if self.wild and x.dtype in FLOATS else x
+
+    def _between(self, x: V, low: int, high: int) -> V:
         x = self.add("Max", [x, self.const(low, x.dtype)], x.dtype, x.shape)
         return self.add("Min", [x, self.const(high, x.dtype)], x.dtype, x.shape)
 

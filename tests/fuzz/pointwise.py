@@ -28,8 +28,8 @@ def unary(m: Maker) -> None:
     x = m.pick(allowed(op, m.opset))
     if x is None:
         return
-    if op in ("Sqrt", "Log", "Acosh", "Asin", "Acos", "Atanh") and m.chance(60):
-        x = _into_domain(m, op, x)
+    if op in ("Sqrt", "Log", "Acosh", "Asin", "Acos", "Atanh"):
+        m.has_nan, x = (True, x) if m.chance(30) else (m.has_nan, _into_domain(m, op, x))
     if op in ("Exp", "Sinh", "Cosh", "Tan") and not m.wild:
         x = m.add("Tanh", [x], x.dtype, x.shape) if x.dtype in allowed("Tanh", m.opset) else x
     if op == "Reciprocal":

@@ -244,7 +244,7 @@ class _Widening:
             self._hold(name, dtype, self._cast(made, computed, dtype) if whole else made)
             return
         wide = self._cast(made, _own_float(op, dtype) or real, "f64")
-        if op in EXACT:
+        if op in EXACT and not (real == "f32" and dtype == "f64"):
             self._hold(name, dtype, wide)
             return
         operand = self._wide[node.input[0]] if op in BY_OPERAND else ""

@@ -1,16 +1,13 @@
-"""The hypothesis strategy ``cases()``: a random model with inputs for one or more runs."""
+"""Random models with inputs for one or more runs: ``cases()`` for hypothesis, ``numbered_case`` for runs that can be repeated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-import hypothesis
 import numpy as np
 import onnx
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -42,15 +39,8 @@ class Case:
     feeds: tuple[Feeds, ...]
 
 
-@st.composite
-def cases(draw: Callable[[st.SearchStrategy[Any]], Any], most_nodes: int = 25) -> Case:
-    """A model of 1 to about ``most_nodes`` nodes of one opset, whose unread values are outputs.
-
-    Hypothesis draws the source of randomness, not each number: drawn one by one, half of its graphs are repetitions of others
-    and most have five nodes. What fails is made smaller as a graph instead (``reduce.py``), which also works for what is
-    compared in batches.
-    """
-    random = draw(st.randoms(use_true_random=True))
+def make_case(random: Random, most_nodes: int = 25) -> Case:
+    """A model of 1 to about ``most_nodes`` nodes of one opset, whose unread values are outputs."""
     opset = random.randint(9, NEWEST_OPSET)
     m = Maker(random, opset, 1 if random.random() < 0.8 else random.randint(2, 3), _types(random, opset))
     m.wild = m.chance(12)
@@ -154,18 +144,18 @@ def draw_array(rng: np.random.Generator, dtype: DType, shape: Sequence[int], *, 
     return np.where(rng.random(shape) < 0.2, rng.choice(special, shape), x).astype(dtype.numpy)
 
 
-def draw_cases(seed: int, count: int) -> list[Case]:
-    """``count`` cases, the same for the same seed and the same version of hypothesis and of this generator."""
-    found: list[Case] = []
-
-    @hypothesis.seed(seed)
-    @settings(max_examples=count, database=None, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
-    @hypothesis.given(cases())
-    def collect(case: Case) -> None:
-        found.append(case)
-
-    collect()
-    return found[:count]
+def numbered_case(seed: int, number: int) -> Case:
+    """Case ``number`` of a seed: always the same one."""
+    return make_case(Random(f"{seed}/{number}"))
 
 
-__all__ = ["FLOATS", "Case", "Feeds", "cases", "draw_array", "draw_cases"]
+def cases() -> st.SearchStrategy[Case]:
+    """Cases for property tests.
+
+    Hypothesis draws the source of randomness, not each number: drawn one by one, half of its graphs repeat others and most have
+    five nodes. What fails is made smaller as a graph (``reduce.py``), which also works for what is compared in batches.
+    """
+    return st.randoms(use_true_random=True).map(make_case)
+
+
+__all__ = ["FLOATS", "Case", "Feeds", "cases", "draw_array", "make_case", "numbered_case"]
