@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphfuse.codegen import generate
-from graphfuse.jit import CudaDevice, CudaExecutable, DeviceBuffer, to_device
+from graphfuse.codegen.config import BY_RULE
+from graphfuse.jit import CudaDevice, CudaExecutable, DeviceBuffer, best_arch, to_device
 from graphfuse.session.devices import Region, bind_shapes, unique_programs
 from graphfuse.session.fused import FusedNode
 from graphfuse.session.values import Value
+from graphfuse.tune import lookup
 
 
 class CudaRegions:
@@ -22,7 +24,8 @@ class CudaRegions:
     def load(self, nodes: Sequence[FusedNode]) -> list[Region]:
         """The nodes; every different program is compiled once, all of them together."""
         programs, numbers = unique_programs(nodes)
-        made = self.device.load([generate(p) for p in programs])
+        arch = best_arch(*self.device.capability)
+        made = self.device.load([generate(p, lookup(p, arch) or BY_RULE) for p in programs])
         return [CudaRegion(node, made[n]) for node, n in zip(nodes, numbers, strict=True)]
 
 

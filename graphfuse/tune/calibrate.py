@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -17,6 +14,7 @@ from graphfuse.ir.errors import GraphfuseError
 from graphfuse.jit import CudaDevice, DeviceBuffer, best_arch, driver, nvrtc
 from graphfuse.tune import copies
 from graphfuse.tune.copies import SHAPES, VECTOR, Shape
+from graphfuse.tune.files import data_folder
 from graphfuse.tune.timing import Timer, free_bytes, l2_bytes
 
 MIXES = ((8, 1), (4, 1), (3, 1), (2, 1), (1, 1), (1, 2), (1, 4))
@@ -97,35 +95,6 @@ def noise(device: CudaDevice, size: int, seed: int) -> DeviceBuffer:
         for start in range(0, size, len(some)):
             driver.call("cuMemcpyHtoD", buffer.pointer + start, some, min(len(some), size - start))
     return buffer
-
-
-# --- the file -----------------------------------------------------------------------------------------------------------
-
-
-def data_folder() -> Path:
-    """Where measurements of this machine are kept: ``$GRAPHFUSE_DATA_DIR``, else the user's data folder."""
-    chosen = os.environ.get("GRAPHFUSE_DATA_DIR")
-    if chosen:
-        return Path(chosen)
-    try:
-        import platformdirs
-    except ImportError:
-        return Path.home() / ".local" / "share" / "graphfuse"
-    return Path(platformdirs.user_data_dir("graphfuse"))
-
-
-def write_json(path: Path, document: Any) -> Path:
-    """Writes a file in one step, its folder too where there is none. Raises GraphfuseError when that cannot be."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(document, out, indent=1)
-            out.write("\n")
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise GraphfuseError(f"{path}: cannot be written: {error.strerror or error}; set GRAPHFUSE_DATA_DIR to another folder") from error
-    return path
 
 
 def file_of(gpu: str) -> Path:
