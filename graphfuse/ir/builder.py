@@ -299,6 +299,8 @@ class Builder:
         for dim in shape:
             if isinstance(dim, int) and not 0 <= dim < 1 << 48:
                 raise ProgramError(f"{dim} is no dimension")
+        if 0 in shape and op not in ("param", "broadcast"):  # nothing is computed for nothing
+            return self.broadcast(self.const(0, dtype), shape)
         instr = Instr(op, args, dtype, shape, tuple(sorted(attrs.items(), key=lambda t: t[0])))
         key = instr
         if op == "const":  # 0.0 == -0.0 == False and nan != nan: share by text instead

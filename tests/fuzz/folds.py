@@ -28,6 +28,8 @@ def reduce(m: Maker) -> None:
         return
     if op in ("ReduceL2", "ReduceSumSquare"):
         x = m.squarable(x)
+    if op in ("ReduceMax", "ReduceMin") and x.dtype in FLOATS:
+        x = m.without_nan(x)  # it goes through ours, as in NumPy; ONNX Runtime's kernels differ from each other
     if op == "ReduceLogSum":
         x = m.add("Add", [m.add("Abs", [x], x.dtype, x.shape), m.const(0.5, x.dtype)], x.dtype, x.shape)
     if op == "ReduceProd" and x.dtype in FLOATS and not m.wild:
@@ -120,7 +122,7 @@ def other_norm(m: Maker) -> None:
     if op == "LpNormalization":
         m.add(op, [x], "f32", x.shape, axis=m.axis(x.rank)[1], p=m.integer(1, 2))
     elif op.startswith("Global"):
-        m.add(op, [x], "f32", _reduced(m, x, list(range(2, x.rank)), True))
+        m.add(op, [m.without_nan(x)], "f32", _reduced(m, x, list(range(2, x.rank)), True))
     else:
         channels = [x.shape[1][0]]
         vectors = [m.data("f32", channels), m.data("f32", channels)]

@@ -209,7 +209,7 @@ class Maker:
 
     def squarable(self, x: V) -> V:
         """``x`` within bounds whose squares do not overflow: where they would, ops that hold squares inside are not defined."""
-        return self._between(x, -100, 100) if self.wild and x.dtype in FLOATS else x
+        return self._between(x, 0 if x.dtype[0] == "u" else -100, 100) if self.wild else x
 
     def _between(self, x: V, low: int, high: int) -> V:
         x = self.add("Max", [x, self.const(low, x.dtype)], x.dtype, x.shape)
