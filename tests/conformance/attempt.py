@@ -70,7 +70,8 @@ def _foreign_type(case: Case) -> str:
             try:
                 from_numpy(np.asarray(value).dtype)
             except ValueError:
-                return np.asarray(value).dtype.name
+                name = np.asarray(value).dtype.name
+                return "string" if name == "object" else name
     return ""
 
 
