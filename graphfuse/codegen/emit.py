@@ -271,12 +271,46 @@ class Emitter:
 
     # --- cases
 
+    def load_early(self, roots: Sequence[Node]) -> None:
+        """Begins the loads of branches that differ by lane before anything is computed, each under its own condition.
+
+        Behind a chain of arithmetic they would wait for that and then for memory again.
+        """
+        if self.lanes == 1:
+            return
+        nodes = reachable(self.puller, roots)
+        for node in nodes:
+            if node.kind == "case" and self._splits(node) and not any(self.puller.gathers):
+                self._load_branches(node, nodes)
+
+    def _load_branches(self, node: Node, nodes: Sequence[Node]) -> None:
+        conditions: Sequence[Condition] = node.payload
+        own = [[n for n in reachable(self.puller, [b]) if n.kind == "load" and not n.total] for b in node.args]
+        if any(n.kind in ("case", "tap") for b in node.args for n in reachable(self.puller, [b])) or not any(own):
+            return
+        self.prepare([*exprs_of(node), *(n.payload[1] for loads in own for n in loads)])
+        before, self.share = self.share, self.share / len(node.args)
+        for k, loads in enumerate(own):
+            failed = [f"!({self._test(c)})" for c in conditions[:k]]
+            test = " && ".join([*failed, *(self._test(c) for c in conditions[k : k + 1])])
+            for load in loads:
+                number, address = load.payload
+                self.loads += 1
+                self.access(f"p{number}", load.dtype.size, vector=False)
+                text = f"{test} ? gf_up(p{number}[{self.index(address)}]) : ({compute_type(load.dtype)})0"
+                self.scope.names[load] = self.define_as(load.dtype, text, array=self.is_array(load))
+        self.share = before
+
+    def _splits(self, node: Node) -> bool:
+        """Whether the lanes of a case go different ways."""
+        return self.is_array(node) and any("j" in self._names(item) for item in exprs_of(node))
+
     def _write_case(self, node: Node) -> str:
         conditions: Sequence[Condition] = node.payload
         self._hoist(node)
         self.prepare(exprs_of(node))
         array = self.is_array(node)
-        split = array and any("j" in names for names in map(self._names, exprs_of(node)))
+        split = self._splits(node)
         name, ctype = self.fresh(), compute_type(node.dtype)
         self.line(f"{ctype} {name}[{self.lanes}];" if array else f"{ctype} {name};")
         target = f"{name}[j]" if array else name

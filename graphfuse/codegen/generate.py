@@ -10,7 +10,8 @@ from pathlib import Path
 from graphfuse.codegen import pointwise
 from graphfuse.codegen.config import BY_RULE, Config
 from graphfuse.codegen.emit import INDENT, Emitter
-from graphfuse.codegen.rowwise import MAX_UNROLLED, RowEmitter, Team, walk
+from graphfuse.codegen.pointwise import Items
+from graphfuse.codegen.rowwise import MAX_UNROLLED, SCRATCH, RowEmitter, Team, walk
 from graphfuse.codegen.source import KernelSource, Variant
 from graphfuse.ir import expr
 from graphfuse.ir.expr import Dim, Expr
@@ -83,12 +84,14 @@ class Shaped:
         emitter = Emitter(
             Puller(self.program, _windows(self.program, self.segment, lanes)), wide=True, lanes=lanes, symbols=self.program.symbols
         )
-        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), 1, "0")
+        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), Items(), "0")
         return emitter
 
-    def items(self, lanes: int, block: int) -> int:
+    def items(self, lanes: int, block: int) -> Items:
         """Vectors of one thread in a pointwise segment."""
-        return pointwise.items(self.segment, lanes, block, self.loads, self.config.items) if isinstance(self.segment, Pointwise) else 1
+        if not isinstance(self.segment, Pointwise):
+            return Items()
+        return pointwise.choose_items(self.program, self.segment, lanes, block, self.loads, self.config.items)
 
 
 def _windows(program: Program, segment: Pointwise | Rows, lanes: int) -> frozenset[int]:
@@ -182,7 +185,7 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
     first: Dim = 0
     scratch = any(s.team and _team(s, block).threads > WARP for s in shapes)
     if scratch:
-        lines.append("__shared__ gf_u64 gf_scratch[64];")
+        lines.append(f"__shared__ gf_u64 gf_scratch[{SCRATCH * max(_folds(program, s.segment) for s in shapes)}];")
     elif any(s.team for s in shapes):
         lines.append("gf_u64* const gf_scratch = nullptr;")
     for number, shaped in enumerate(shapes):
@@ -211,6 +214,11 @@ def _team(shaped: Shaped, block: int) -> Team:
     return Team(block if shaped.team.threads > WARP else shaped.team.threads, block)
 
 
+def _folds(program: Program, segment: Pointwise | Rows) -> int:
+    """Reductions of a segment at most: each has shared memory of its own."""
+    return sum(i.op == "reduce" for i in program.body) if isinstance(segment, Rows) else 0
+
+
 def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
     if isinstance(shaped.segment, Rows):
         return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
@@ -228,12 +236,12 @@ def _edge(outer: Emitter, number: int, count: Dim) -> str:
     return name
 
 
-def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, each: int, first: str) -> None:
+def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, items: Items, first: str) -> None:
     emitter.scope.lane = emitter.lanes == 1
     if isinstance(segment, Rows):
         RowEmitter(emitter, program, segment, team).emit(first)
     else:
-        pointwise.emit(emitter, program, segment, team.block, each, first)
+        pointwise.emit(emitter, program, segment, team.block, items, first)
 
 
 def _signature(program: Program, choice: Choice, block: int) -> str:

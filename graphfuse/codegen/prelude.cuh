@@ -319,7 +319,7 @@ template <class T> GF_INLINE T gf_shuffle_xor(T x, int mask) {
 }
 
 // The fold of every thread's x over a team of `Team` threads, a power of 2; all of them get it. Teams of more than a warp are
-// whole blocks and go through `scratch` (one element a warp).
+// whole blocks and go through `scratch` (one element a warp), which nothing else may use in the same launch: one barrier will do.
 template <int Team, class Fold, class T> GF_INLINE T gf_team_fold(T x, T* scratch) {
   GF_UNROLL
   for (int mask = (Team < 32 ? Team : 32) / 2; mask > 0; mask /= 2) x = Fold::apply(x, gf_shuffle_xor(x, mask));
@@ -327,9 +327,15 @@ template <int Team, class Fold, class T> GF_INLINE T gf_team_fold(T x, T* scratc
     const int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0) scratch[warp] = x;
     __syncthreads();
-    x = scratch[0];
-    for (int w = 1; w < Team / 32; ++w) x = Fold::apply(x, scratch[w]);
-    __syncthreads();
+    constexpr int warps = Team / 32, ways = warps < 4 ? (warps < 1 ? 1 : warps) : 4;  // short chains of dependent folds
+    T part[ways];
+    GF_UNROLL
+    for (int w = 0; w < ways; ++w) part[w] = scratch[w];
+    GF_UNROLL
+    for (int w = ways; w < warps; ++w) part[w % ways] = Fold::apply(part[w % ways], scratch[w]);
+    x = part[0];
+    GF_UNROLL
+    for (int w = 1; w < ways; ++w) x = Fold::apply(x, part[w]);
   }
   return x;
 }

@@ -20,6 +20,8 @@ from graphfuse.schedule.kernel import Rows, direct_reductions, reachable, reduce
 from graphfuse.schedule.rows import COLUMN, ROW
 from graphfuse.schedule.scalar import Index, Node, Puller
 
+WARP = 32
+SCRATCH = 64  # 8-byte words of shared memory for a fold: an element of 16 bytes for each warp of a block
 MAX_KEPT = 64  # registers for values kept between passes
 MAX_UNROLLED = 80  # columns of one thread that are unrolled; more run in a loop
 
@@ -123,6 +125,7 @@ class RowEmitter:
         self.team = team
         self.lanes = emitter.lanes
         self.walk = walk(emitter.puller, program, rows, emitter.lanes)
+        self.folds = 0  # written so far
         self.kept = self._choose_kept()
 
     # --- what stays in registers
@@ -228,7 +231,8 @@ class RowEmitter:
         width = pass_lanes(step.columns, self.lanes)
         for node in self._row_nodes(self.walk.roots[number]):
             e.ref(node)
-        folds = [Fold(self.program, node, e.fresh("a"), width) for node in step.reductions]
+        folds = [Fold(self.program, node, e.fresh("a"), width, self.folds + k) for k, node in enumerate(step.reductions)]
+        self.folds += len(folds)
         for fold in folds:
             e.line(fold.start())
         before, e.lanes = e.lanes, width
@@ -310,7 +314,8 @@ class RowEmitter:
 class Fold:
     """The text of one reduction: an accumulator for each lane, their step and their end."""
 
-    def __init__(self, program: Program, node: Node, name: str, lanes: int) -> None:
+    def __init__(self, program: Program, node: Node, name: str, lanes: int, slot: int) -> None:
+        self.slot = slot
         instr = program.body[node.payload[0]]
         self.node = node
         self.name = name
@@ -359,7 +364,8 @@ class Fold:
                 f"GF_UNROLL for (int j = 1; j < {self.lanes}; ++j) {self.name} = {self._fold}::apply({self.name}, {self.name}_lanes[j]);"
             )
         if team > 1:
-            lines.append(f"{self.name} = gf_team_fold<{team}, {self._fold}>({self.name}, reinterpret_cast<{self.ctype}*>(gf_scratch));")
+            scratch = f"gf_scratch + {self.slot * SCRATCH}" if team > WARP else "gf_scratch"
+            lines.append(f"{self.name} = gf_team_fold<{team}, {self._fold}>({self.name}, reinterpret_cast<{self.ctype}*>({scratch}));")
         return lines
 
 
