@@ -98,14 +98,22 @@ def plugin_form(fused: Model) -> onnx_ir.Model:
 
 
 def build_engine(
-    fused: Model, *, shapes: Shapes | Sequence[Shapes] | None = None, flavour: str | None = None, targets: Sequence[str] | None = None, verbose: bool = False
+    fused: Model,
+    *,
+    shapes: Shapes | Sequence[Shapes] | None = None,
+    flavour: str | None = None,
+    targets: Sequence[str] | None = None,
+    verbose: bool = False,
+    aot: bool = False,
+    min_driver: int | None = None,
 ) -> Engine:
     """A TensorRT engine of a fused model (portable or plugin form), with every fused node a plugin layer.
 
     ``shapes`` gives the smallest, usual and largest shape of each dynamic input (``((1, 8), (4, 8), (8, 8))``, or as on the
     command line ``"1x8,4x8,8x8"``), or one shape for all three; a list of such mappings makes several optimisation
     profiles, each with kernels hardened for its usual shapes. ``flavour`` is tensorrt or tensorrt_rtx
-    (None: the one that works here); ``targets`` are architectures such as ``sm_89``. The result has ``bytes``,
+    (None: the one that works here); ``targets`` are architectures such as ``sm_89``. ``aot`` makes an engine that needs no
+    Python where it runs (full TensorRT only), for drivers from the branch ``min_driver`` on. The result has ``bytes``,
     ``save(path)`` and ``plugin_layers``. Raises GraphfuseError when something does not fit or TensorRT refuses.
     """
     from graphfuse.engine import build_engine as build
@@ -113,6 +121,7 @@ def build_engine(
     model = plugin_form(fused)
     options: dict[str, Any] = {
         "shapes": [_ranges(s) for s in ([shapes] if isinstance(shapes, Mapping) else shapes or ())], "flavour": flavour, "targets": list(targets) if targets else None, "verbose": verbose,
+        "aot": aot, "min_driver": min_driver,
     }  # fmt: skip
     if _weight_bytes(model) <= EMBEDDED_LIMIT:
         return build(to_proto(model), **options)

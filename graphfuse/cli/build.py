@@ -40,6 +40,13 @@ def build(
         typer.Option("--target", metavar="sm_XX", help="GPU architecture to build for; may be repeated.", show_default=False),
     ] = None,
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    aot: Annotated[bool, typer.Option("--aot", help="An engine that needs no Python where it runs (full TensorRT only).")] = False,
+    min_driver: Annotated[
+        int | None,
+        typer.Option(
+            "--min-driver", metavar="BRANCH", help="With --aot: the oldest driver that must take the kernels.", show_default="535"
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what TensorRT says.")] = False,
     json_file: JsonOption = None,
 ) -> int:
@@ -53,7 +60,7 @@ def build(
     ranges = parse_profiles(texts) if texts else None
     began = time.perf_counter()
     with progress(f"building {output.name}"):
-        engine = api.build_engine(fused, shapes=ranges, flavour=flavour, targets=targets, verbose=verbose)
+        engine = api.build_engine(fused, shapes=ranges, flavour=flavour, targets=targets, verbose=verbose, aot=aot, min_driver=min_driver)
     seconds = time.perf_counter() - began
     engine.save(output)
     report = {

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ from typing import Any
 
 import onnx
 
+from graphfuse.engine import aot as pythonless
 from graphfuse.engine.ahead import requests
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
 from graphfuse.engine.shapes import Ranges, make_profiles, plain_range
@@ -65,6 +66,8 @@ def build_engine(
     targets: Sequence[str] | None = None,
     expected_plugins: int | None = None,
     verbose: bool = False,
+    aot: bool = False,
+    min_driver: int | None = None,
 ) -> Engine:
     """Build an engine from a model in the plugin form (bytes, proto, or the path of a file with external data beside it).
 
@@ -72,30 +75,40 @@ def build_engine(
     optimisation profiles, each with kernels hardened for its usual shapes. ``targets`` are GPU architectures
     (``sm_89``); None means this machine's GPU, and for TensorRT for RTX every one from sm_80 on. ``expected_plugins`` is
     the number of fused layers that the engine must hold; by default, of the FusedRegion nodes in the model. ``verbose``
-    keeps TensorRT's most detailed messages in ``Engine.log`` as well.
+    keeps TensorRT's most detailed messages in ``Engine.log`` as well. ``aot`` makes an engine that needs no Python (full
+    TensorRT only), with kernels that drivers from the branch ``min_driver`` on take.
 
     Raises GraphfuseError when the model, the shapes or the targets do not fit, or TensorRT refuses; any other exception
     that a callback of the plugin met is raised as it is.
     """
     import graphfuse_plugin
+    from graphfuse_plugin.aot import AotTarget
+    from graphfuse_plugin.aot_kernel import MIN_DRIVER
     from graphfuse_plugin.driver import gpu_arch
 
     nodes = fused_nodes(model)
     _check_specs(nodes)
     chosen = load_flavour(flavour)
+    if aot:
+        pythonless.check_flavour(chosen)
     chosen.check_targets(targets or (), gpu_arch())
     if not chosen.builds_without_gpu and gpu_arch() is None:
         raise GraphfuseError(f"{chosen.title} builds on a machine with an NVIDIA GPU only; use --flavour tensorrt_rtx here")
     graphfuse_plugin.register(chosen.module)
     kernels_for = targets or _default_targets(chosen)
+    ranges = [shapes] if isinstance(shapes, Mapping) else list(shapes or ())
     with chosen.logger.capture(verbose) as log, graphfuse_plugin.building(kernels_for) as build, _interrupts_held():
-        builder, network, _parser = _parse(chosen, model, build, log)
+        if aot:
+            pythonless.register_nodes(chosen, nodes, AotTarget(kernels_for[0], min_driver or MIN_DRIVER))
+        with pythonless.renamed(model) if aot else nullcontext(model) as given:
+            builder, network, _parser = _parse(chosen, given, build, log, pythonless.network_flags(chosen) if aot else 0)
         layers = _check_layers(chosen, network, nodes, expected_plugins)
-        ranges = [shapes] if isinstance(shapes, Mapping) else list(shapes or ())
         profiles = make_profiles(builder, network, ranges)
-        _compile_ahead(network, layers, ranges)
+        if not aot:
+            _compile_ahead(network, layers, ranges)
         plan = _build(chosen, builder, network, profiles, targets or (), build, log)
-        _check_plan(plan, nodes)
+        if not aot:  # what of an ahead-of-time plugin stands in a plan is TensorRT's business
+            _check_plan(plan, nodes)
     return Engine(plan, [layer.name for layer in layers], chosen.name, [f"{severity}: {text}" for severity, text in log.lines])
 
 
@@ -142,11 +155,11 @@ def _walk(graph: onnx.GraphProto) -> Iterator[FusedNode]:
                 yield from _walk(inner)
 
 
-def _parse(flavour: Flavour, model: Model, build: Any, log: Capture) -> tuple[Any, Any, Any]:
+def _parse(flavour: Flavour, model: Model, build: Any, log: Capture, flags: int = 0) -> tuple[Any, Any, Any]:
     """Builder, network and parser: each needs the one before it alive, and says so to nobody."""
     trt = flavour.module
     builder = trt.Builder(flavour.logger)
-    network = builder.create_network(flavour.network_flags)
+    network = builder.create_network(flavour.network_flags | flags)
     parser = trt.OnnxParser(network, flavour.logger)
     in_memory = isinstance(model, bytes | onnx.ModelProto)
     parsed = parser.parse(_serialised(model)) if in_memory else parser.parse_from_file(os.fspath(model))
@@ -174,7 +187,7 @@ def _parser_errors(parser: Any, log: Capture) -> str:
 
 def _check_layers(flavour: Flavour, network: Any, nodes: Sequence[FusedNode], expected: int | None) -> list[Any]:
     """The fused layers. Raises GraphfuseError unless every fused node became one."""
-    layers = [layer for layer in (network.get_layer(i) for i in range(network.num_layers)) if _is_fused(flavour.module, layer)]
+    layers = [layer for layer in (network.get_layer(i) for i in range(network.num_layers)) if _is_fused(flavour.module, layer, nodes)]
     names = [layer.name for layer in layers]
     want = len(nodes) if expected is None else expected
     if len(names) != want:
@@ -188,13 +201,13 @@ def _check_layers(flavour: Flavour, network: Any, nodes: Sequence[FusedNode], ex
     return layers
 
 
-def _is_fused(trt: Any, layer: Any) -> bool:
+def _is_fused(trt: Any, layer: Any, nodes: Sequence[FusedNode]) -> bool:
     if layer.type != trt.LayerType.PLUGIN_V3:
         return False
     from graphfuse_plugin import FusedRegionPlugin
 
     layer.__class__ = trt.IPluginV3Layer  # the bindings hand out the base class, which does not know its plugin
-    return isinstance(layer.plugin, FusedRegionPlugin)
+    return isinstance(layer.plugin, FusedRegionPlugin) or pythonless.is_aot_layer(layer.plugin, nodes)
 
 
 def _compile_ahead(network: Any, layers: Sequence[Any], profiles: Sequence[Ranges]) -> None:
