@@ -6,6 +6,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -264,13 +265,14 @@ def test_enqueue_allocates_nothing_that_stays(trt, counter) -> None:
     tracemalloc.start()
     try:
         work(100)
-        before, _ = tracemalloc.get_traced_memory()
-        work(2000)
-        after, _ = tracemalloc.get_traced_memory()
+        sizes = [tracemalloc.get_traced_memory()[0]]
+        for _ in range(3):
+            work(2000)
+            sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    assert after - before < 1024
-    assert counter.count == 2200
+    assert min(after - before for before, after in pairwise(sizes)) < 1024  # other threads of the test runner allocate now and then
+    assert counter.count == 6200
 
 
 def test_a_caller_may_reuse_its_lists_of_addresses(trt, host) -> None:

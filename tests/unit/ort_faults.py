@@ -59,7 +59,12 @@ def _folds_nothing(attributes: dict[str, Any], inputs: Sequence[np.ndarray]) -> 
     return bool(attributes.get("noop_with_empty_axes")) and len(inputs) == 1
 
 
+def _counts_dilated(attributes: dict[str, Any], inputs: Sequence[np.ndarray]) -> bool:
+    return bool(attributes.get("count_include_pad")) and len(set(attributes.get("dilations", ()))) > 1
+
+
 F32 = np.float32
+POOL = {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "dilations": [2, 1], "count_include_pad": 1}
 NOOP = {"noop_with_empty_axes": 1}
 FAULTS = (
     Fault("Erf", (1, 27), "of NaN is 1", lambda _, x: bool(np.isnan(x[0]).any()), (np.array([np.nan, 1], F32),)),
@@ -68,6 +73,7 @@ FAULTS = (
     Fault("Min", (1, 24), "of 8 bits has no kernel", lambda _, x: x[0].dtype.itemsize == 1, (np.array([3, 4], np.uint8),) * 2),
     Fault("ReduceSum", (1, 24), "folds all where it should fold nothing", _folds_nothing, (np.ones((2, 3), F32),), attributes=NOOP),
     Fault("ReduceMax", (1, 24), "folds all where it should fold nothing", _folds_nothing, (np.ones((2, 3), F32),), attributes=NOOP),
+    Fault("AveragePool", (1, 25), "miscounts under unlike dilations", _counts_dilated, (np.ones((1, 1, 8, 7), F32),), attributes=POOL),
     Fault("LayerNormalization", (1, 24), "refuses rows of one element", _normalises_one, (np.ones((2, 1), F32), np.ones(1, F32))),
     Fault(
         "QuantizeLinear", (1, 30), "rounds quotients of float16 towards 0", lambda _, x: x[0].dtype == np.float16,
