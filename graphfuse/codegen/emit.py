@@ -29,7 +29,8 @@ class Access:
     """How one load or store touches memory: ``lanes`` elements at once, or one by one."""
 
     pointer: str
-    bytes: float  # a vector of elements; less where only some elements take the branch it is in
+    width: int  # bytes of a vector of elements
+    bytes: float  # the same; less where only some elements take the branch it is in
     vector: bool
     window: bool = False  # read once for several neighbours
 
@@ -62,6 +63,7 @@ class Emitter:
         self.scope = Scope(None, lane=lanes == 1)
         self.share = 1.0  # of the elements, those that take the branch being written
         self.loads = 0  # written so far
+        self.kept = 0  # registers of a thread that hold a row between passes
         self.raw: dict[Node, str] = {}  # vectors as they were loaded, by node
         self._taps: dict[tuple[int, Index], list[int]] = {}
         self._in_window = False
@@ -210,7 +212,7 @@ class Emitter:
 
     def access(self, pointer: str, size: int, *, vector: bool) -> None:
         """Records that every lane touches ``size`` bytes through ``pointer``."""
-        self.accesses.append(Access(pointer, size * self.lanes * self.share, vector, self._in_window))
+        self.accesses.append(Access(pointer, size * self.lanes, size * self.lanes * self.share, vector, self._in_window))
 
     # --- sliding windows
 

@@ -148,8 +148,8 @@ class RowEmitter:
             if self.items(columns) is not None:
                 kept.update(dict.fromkeys(again, number))
                 made.update(dict.fromkeys(fresh, number))
-        registers = sum(self._registers(n, self.walk.passes[made[n]].columns) for n in kept)
-        return kept if registers <= 2 * MAX_KEPT else {}
+        self.registers = sum(self._registers(n, self.walk.passes[made[n]].columns) for n in kept)
+        return kept if self.registers <= 2 * MAX_KEPT else {}
 
     def _needs(self, roots: Sequence[Node], made: dict[Node, int]) -> tuple[list[Node], list[Node]]:
         """(nodes available from earlier passes, nodes that this pass computes at the level of its columns)."""
@@ -191,6 +191,7 @@ class RowEmitter:
         """Writes the segment; ``first_block`` is the number of its first block, in C."""
         e, kind = self.e, self.e.index_type
         count = self.rows.rows
+        e.kept = self.registers
         e.prepare([count])
         local = f"({kind})(blockIdx.x - {first_block})"
         if self.team.rows == 1:
