@@ -102,14 +102,14 @@ def _native_launch() -> Any:
 
 def prepared_launch(native: Any, function: int, blocks: int, threads: int, arguments: int) -> Launch:
     """A launch with all but the stream laid out beforehand. ``native`` has the signature of ``cuLaunchKernelEx``."""
-    config = LaunchConfig(blocks, 1, 1, threads, 1, 1, 0, None, None, 0)
-    call = partial(native, ctypes.byref(config), ctypes.c_void_p(function), ctypes.c_void_p(arguments), None)
+    setup = LaunchConfig(blocks, 1, 1, threads, 1, 1, 0, None, None, 0)
+    call = partial(native, ctypes.byref(setup), ctypes.c_void_p(function), ctypes.c_void_p(arguments), None)
     last = 0
 
     def launch(stream: int) -> None:
         nonlocal last
         if stream != last:
-            config.stream = last = stream
+            setup.stream = last = stream
         status = call()
         if status:
             raise GraphfuseError(f"launching a fused kernel failed: CUDA error {status}")
