@@ -307,10 +307,18 @@ def _nonneg_by_cases(dim: Expr) -> bool:
     if not 0 < len(calls) <= MAX_CASES:
         return False
     call = max(calls, key=lambda a: (len(_atom_key(a)[1]), _atom_key(a)))  # an outermost one
-    cases = (is_nonneg(substitute(dim, {call: side})) for side in (call.left, call.right))
     slope = coefficient(dim, call)
     helps = slope is not None and is_nonneg(slope if call.fn == "max" else -slope)
+    cases = (_nonneg_with(dim, call, side, impossible=not helps) for side in (call.left, call.right))
     return any(cases) if helps else all(cases)
+
+
+def _nonneg_with(dim: Expr, call: Call, side: Dim, *, impossible: bool) -> bool:
+    """Whether ``dim`` with ``side`` for the call is at least 0; ``impossible`` where something would be divided by 0 then."""
+    try:
+        return is_nonneg(substitute(dim, {call: side}))
+    except ZeroDivisionError:
+        return impossible
 
 
 def is_less(left: Dim, right: Dim) -> bool:

@@ -28,6 +28,8 @@ def reduce(m: Maker) -> None:
         return
     if op in ("ReduceL2", "ReduceSumSquare"):
         x = m.squarable(x)
+    if op == "ReduceLogSumExp":
+        x = m.without_infinities(x)
     if op in ("ReduceMax", "ReduceMin") and x.dtype in FLOATS:
         x = m.without_nan(x)  # it goes through ours, as in NumPy; ONNX Runtime's kernels differ from each other
     if op == "ReduceLogSum":
@@ -72,7 +74,7 @@ def softmax(m: Maker) -> None:
     x = m.pick(allowed(op, m.opset), lambda v: v.rank >= 1 and all(0 not in s for s in v.shape))
     if x is None:
         return
-    x = m.without_nan(x) if op == "Hardmax" else x
+    x = m.without_nan(x) if op == "Hardmax" else m.without_infinities(x)
     axis, written = m.axis(x.rank)
     attrs = {"axis": axis if m.opset < 11 else written} if m.chance(80) or (m.opset < 13 and x.rank < 2) else {}
     m.add(op, [x], x.dtype, x.shape, **attrs)

@@ -211,6 +211,10 @@ class Maker:
         """``x`` within bounds whose squares do not overflow: where they would, ops that hold squares inside are not defined."""
         return self._between(x, 0 if x.dtype[0] == "u" else -100, 100) if self.wild else x
 
+    def without_infinities(self, x: V) -> V:
+        """``x`` within bounds and without NaN, for softmax and its kin: infinities less infinities are anybody's guess there."""
+        return self.squarable(self.without_nan(x))
+
     def _between(self, x: V, low: int, high: int) -> V:
         x = self.add("Max", [x, self.const(low, x.dtype)], x.dtype, x.shape)
         return self.add("Min", [x, self.const(high, x.dtype)], x.dtype, x.shape)
