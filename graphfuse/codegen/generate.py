@@ -9,9 +9,10 @@ from pathlib import Path
 
 from graphfuse.codegen import pointwise
 from graphfuse.codegen.config import BY_RULE, Config
-from graphfuse.codegen.emit import INDENT, Emitter
+from graphfuse.codegen.emit import Emitter
 from graphfuse.codegen.rowwise import MAX_UNROLLED, SCRATCH, RowEmitter, Team, walk
 from graphfuse.codegen.source import KernelSource, Variant
+from graphfuse.codegen.text import INDENT
 from graphfuse.ir import expr
 from graphfuse.ir.expr import Dim, Expr
 from graphfuse.ir.program import Program

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from graphfuse.codegen.emit import Emitter, vector_address
+from graphfuse.codegen.cases import load_early
+from graphfuse.codegen.emit import Emitter
+from graphfuse.codegen.windows import find_windows
 from graphfuse.ir import expr
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.expr import Dim, Expr, Var
 from graphfuse.ir.program import Program
 from graphfuse.schedule.kernel import Pointwise, nominal
-from graphfuse.schedule.scalar import Index, Node, delinear, linear
+from graphfuse.schedule.scalar import Index, Node, delinear, linear, vector_address
 
 ITEMS = 2  # measured on an H200: 4 gains nothing over 2
 ENOUGH = 1 << 20  # vectors that keep any device busy even so
@@ -56,9 +58,9 @@ def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, e
     index = delinear(emitter.lanes * expr.var("u", count) + expr.var("j", emitter.lanes), segment.shape)
     roots = [emitter.puller.pull(program.results[k], index) for k in segment.results]
     with emitter.block(head):
-        emitter.find_windows(roots)
+        find_windows(emitter, roots)
         if nominal(count) < ENOUGH:  # the device is not full: waiting for memory twice is what takes the time
-            emitter.load_early(roots)
+            load_early(emitter, roots)
         for k, root in zip(segment.results, roots, strict=True):
             store(emitter, k, program.outputs[k][0], root, index, program)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphfuse.codegen.emit import Emitter, compute_type, literal, vector_address
+from graphfuse.codegen.emit import Emitter
 from graphfuse.codegen.pointwise import steps, store
+from graphfuse.codegen.text import compute_type, literal
 from graphfuse.ir import expr
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.expr import Dim, Expr, Var
@@ -18,7 +19,7 @@ from graphfuse.ir.program import Program
 from graphfuse.ir.scalars import TABLE
 from graphfuse.schedule.kernel import Rows, direct_reductions, reachable, reduce_body
 from graphfuse.schedule.rows import COLUMN, ROW
-from graphfuse.schedule.scalar import Index, Node, Puller
+from graphfuse.schedule.scalar import Index, Node, Puller, vector_address
 
 WARP = 32
 SCRATCH = 64  # 8-byte words of shared memory for a fold: an element of 16 bytes for each warp of a block

@@ -397,3 +397,11 @@ def compare(left: Dim, right: Dim) -> tuple[Dim, Dim]:
                 if not any(isinstance(a, expr.Call) for a in expr.atoms(reduced) - expr.atoms(left)):
                     return reduced, right // factor
     return left, right
+
+
+def vector_address(address: Dim, lanes: int) -> bool:
+    """Whether lanes 0, 1... are neighbours in memory and lane 0 stands at a multiple of ``lanes``."""
+    lane = Var("j", lanes)
+    if expr.coefficient(address, lane) != 1:
+        return False
+    return expr.exact_quotient(expr.substitute(address, {lane: 0}), lanes) is not None
