@@ -3,7 +3,8 @@
 A fused region is one node of the rewritten graph, so a set of regions is legal exactly when the graph in which every
 region is shrunk to a point has no cycle. ``Clusters`` keeps a topological order of that shrunken graph up to date while
 groups merge (the method of Pearce and Kelly): whether a merge closes a cycle, and the repair of the order after it,
-look only at the stretch of the order between the two groups.
+look only at the stretch of the order between the two groups. A path between them is looked for from both ends at once,
+the longest steps first: a mask that all layers read stands far before the last of them, and the way there is short.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
-SEARCH_LIMIT = 20_000  # clusters looked at for one merge before it is given up
+SEARCH_LIMIT = 20_000  # places in the order between two groups; those that are further apart are not merged
 
 
 class CycleError(ValueError):
@@ -60,17 +61,17 @@ class Clusters:
         return self._resolved(self._succs, cluster)
 
     def can_merge(self, a: int, b: int) -> bool:
-        """Whether no path from one cluster to the other leads through a third (False as well if the search takes too long)."""
-        return self._between(*self._sorted(a, b)) is not None
+        """Whether no path from one cluster to the other leads through a third (False as well if they are very far apart)."""
+        low, high = self._sorted(a, b)
+        return self._order[high] - self._order[low] <= SEARCH_LIMIT and not self._has_detour(low, high)
 
     def merge(self, a: int, b: int) -> int:
         """Makes one cluster of two that ``can_merge``; returns it. Raises CycleError otherwise."""
         low, high = self._sorted(a, b)
-        before = self._between(low, high)
-        if before is None:
+        if self._has_detour(low, high):
             raise CycleError("a path leads from one group out and into the other")
+        before = self._walk(self._preds, high, low, lambda order: order > self._order[low])
         after = self._walk(self._succs, low, high, lambda order: order < self._order[high])
-        assert after is not None
         slots = sorted(self._order[c] for c in (*before, low, high, *after))
         by_order = lambda c: self._order[c]  # noqa: E731
         arranged = [*sorted(before, key=by_order), low, *sorted(after, key=by_order)]
@@ -96,14 +97,35 @@ class Clusters:
         table[cluster] = fresh
         return fresh
 
-    def _between(self, low: int, high: int) -> list[int] | None:
-        """Ancestors of ``high`` that stand after ``low``; None if one of them needs ``low``."""
-        found = self._walk(self._preds, high, low, lambda order: order > self._order[low])
-        if found is None or any(low in self.preds(c) for c in found):
-            return None
-        return found
+    def _has_detour(self, low: int, high: int) -> bool:
+        """Whether a path from ``low`` to ``high`` leads through another cluster. The search ends when either side has no way on."""
+        start, end = self._order[low], self._order[high]
+        found: tuple[set[int], set[int]] = ({low}, {high})
+        heaps: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
 
-    def _walk(self, table: list[set[int]], start: int, skip: int, inside: Callable[[int], bool]) -> list[int] | None:
+        def step(side: int, cluster: int) -> bool:
+            """Enters the neighbours of ``cluster`` into one side's search; True if the other side has been at one of them."""
+            fresh = self._resolved(self._preds if side else self._succs, cluster) - found[side]
+            if cluster in (low, high):
+                fresh -= {low, high}
+            elif not found[1 - side].isdisjoint(fresh):
+                return True
+            for other in fresh:
+                if start < self._order[other] < end:
+                    found[side].add(other)
+                    heapq.heappush(heaps[side], (self._order[other] * (1 if side else -1), other))
+            return False
+
+        step(0, low)
+        step(1, high)
+        if found[0] & found[1]:
+            return True
+        while heaps[0] and heaps[1]:
+            if any(heaps[side] and step(side, heapq.heappop(heaps[side])[1]) for side in (0, 1)):
+                return True
+        return False
+
+    def _walk(self, table: list[set[int]], start: int, skip: int, inside: Callable[[int], bool]) -> list[int]:
         found: set[int] = set()
         stack = [start]
         while stack:
@@ -111,8 +133,6 @@ class Clusters:
                 if cluster != skip and cluster not in found and inside(self._order[cluster]):
                     found.add(cluster)
                     stack.append(cluster)
-            if len(found) > SEARCH_LIMIT:
-                return None
         return list(found)
 
     def _topological_order(self) -> list[int]:
