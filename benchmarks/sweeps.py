@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from benchmarks import peers, prewarm
 from benchmarks.chains import Chain, Tensor, f32
+from benchmarks.cliffs import cliffs, losses
 from benchmarks.environment import environment
 from benchmarks.measure import Candidate, input_sets, judge, shapes
 from benchmarks.run import nearest, roofs
@@ -77,6 +78,10 @@ def main() -> None:
         document["points"].append(measure_point(CHAINS[name], document, not given.skip_torch))
         given.json.write_text(json.dumps(document, indent=1) + "\n")
         print(line(document["points"][-1]), flush=True)
+    for kind in ("size", "row"):
+        points = [p for p in document["points"] if p["name"].startswith(kind) and "us" in p["candidates"]["ours"]]
+        print(f"{kind}: cliffs: {'; '.join(cliffs(points, document['launch_us'])) or 'none'}")
+        print(f"{kind}: more than 10% behind torch: {'; '.join(losses(points)) or 'none'}")
     print(f"{time.monotonic() - began:.0f} s")
 
 
