@@ -40,7 +40,7 @@ def to_onnx(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> onn
     return onnx.load_from_string(buffer.getvalue())
 
 
-def fuse(model: onnx.ModelProto) -> Any:
+def fuse(model: onnx.ModelProto | Path) -> Any:
     """The model with all that is legal fused, whether it pays or not: it is measured here. In ``onnx_ir`` form."""
     from graphfuse.graph.load import load_model
 

@@ -90,10 +90,11 @@ def copy_rate(device: CudaDevice, timer: Timer, reads: int, writes: int, total: 
 def noise(device: CudaDevice, size: int, seed: int) -> DeviceBuffer:
     """``size`` bytes of device memory that hold random bits: what is constant can move faster than real data."""
     buffer = DeviceBuffer(device, [size], np.uint8)
-    some = np.random.default_rng(seed).bytes(min(size, 16 << 20))
+    some = np.frombuffer(np.random.default_rng(seed).bytes(min(size, 16 << 20)), np.uint8)
     with device.active():
-        for start in range(0, size, len(some)):
-            driver.call("cuMemcpyHtoD", buffer.pointer + start, some, min(len(some), size - start))
+        driver.call("cuMemcpyHtoD", buffer.pointer, some.ctypes.data, some.nbytes)
+        for start in range(some.nbytes, size, some.nbytes):
+            driver.call("cuMemcpyDtoD", buffer.pointer + start, buffer.pointer, min(some.nbytes, size - start))
     return buffer
 
 

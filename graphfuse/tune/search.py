@@ -59,8 +59,8 @@ def tune(
 ) -> Tuned:
     """Times the candidates at these sizes, on a GPU that does nothing else meanwhile.
 
-    All are compiled in as many processes as there are cores; those that spill registers are not timed, those whose
-    results differ from the default's beyond rounding are not either, and are reported. Raises GraphfuseError for a
+    All are compiled in as many processes as there are cores; those that spill registers are not timed. One whose results
+    differ from the default's beyond rounding cannot win, and is reported. Raises GraphfuseError for a
     program with a size that is not given, Refused for one that is not one kernel.
     """
     env = open_sizes(program, sizes or {})
@@ -71,8 +71,7 @@ def tune(
     with device.active(), Timer(device) as timer:
         bench = _Bench(program, device, env, seed)
         loaded = [(c, device.load_image(c.source, cubin.image)) for c, cubin in fine]
-        right, wrong = bench.agreeing(loaded)
-        return _decide(bench, timer, right, margin, len(found) - len(fine), wrong)
+        return _decide(bench, timer, loaded, margin, len(found) - len(fine))
 
 
 def open_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -87,14 +86,13 @@ def _spills(cubin: Cubin) -> bool:
     return any(r.stack_bytes or r.spill_stores or r.spill_loads for r in cubin.resources.values())
 
 
-def _decide(
-    bench: _Bench, timer: Timer, found: Sequence[tuple[Candidate, CudaExecutable]], margin: float, spilled: int, wrong: tuple[Config, ...]
-) -> Tuned:
-    """A quick look at all, a longer one at the best, then the winner and the default in turns."""
+def _decide(bench: _Bench, timer: Timer, found: Sequence[tuple[Candidate, CudaExecutable]], margin: float, spilled: int) -> Tuned:
+    """A quick look at all, a longer one at the best that are right, then the winner and the default in turns."""
     launches = [bench.launches(executable) for _, executable in found]
     quick = [timer.time(each, count=7, least_us=200.0) for each in launches]
     best = sorted(range(len(found)), key=quick.__getitem__)[:FINALISTS]
-    longer = {k: timer.time(launches[k]) for k in best}
+    wrong = [k for k in best if k and not bench.agree(found[k][1], found[0][1])]
+    longer = {k: timer.time(launches[k]) for k in (*best, 0) if k not in wrong}
     winner = min(longer, key=longer.__getitem__)
     times: dict[int, list[float]] = {0: [], winner: []}
     for _ in range(TURNS):
@@ -102,7 +100,8 @@ def _decide(
             measured.append(timer.time(launches[k]))
     default_us, us = median(times[0]), median(times[winner])
     config = found[winner][0].config if us < default_us * (1 - margin) else BY_RULE
-    return Tuned(config, us if config != BY_RULE else default_us, default_us, len(found), spilled, wrong)
+    bad = tuple(found[k][0].config for k in wrong)
+    return Tuned(config, us if config != BY_RULE else default_us, default_us, len(found), spilled, bad)
 
 
 class _Bench:
@@ -117,32 +116,23 @@ class _Bench:
             raise GraphfuseError(f"tuning needs {2 * one >> 20} MB of GPU memory at these sizes; choose smaller ones with --size")
         count = max(2, min(MOST_SETS, CACHES * l2_bytes(device) // max(one, 1) + 1, free_bytes() // (2 * max(one, 1))))
         rng = np.random.default_rng(seed)
-        arrays = [_array(rng, dtype, shape) for dtype, shape in shapes]  # one draw; every set has a copy of its own
-        self.sets = [
-            ([to_device(device, a) for a in arrays], [DeviceBuffer(device, shape, dtype) for dtype, shape in outputs]) for _ in range(count)
-        ]
+        first = [to_device(device, _array(rng, dtype, shape)) for dtype, shape in shapes]
+        inputs = [first, *([_copy(device, b) for b in first] for _ in range(count - 1))]  # one draw; every set has a copy of its own
+        self.sets = [(given, [DeviceBuffer(device, shape, dtype) for dtype, shape in outputs]) for given in inputs]
 
     def launches(self, executable: CudaExecutable) -> list[Launch]:
         """A launch for each set."""
         return [executable.prepare([b.pointer for b in (*inputs, *outputs)], self.env).launch for inputs, outputs in self.sets]
 
-    def agreeing(
-        self, loaded: Sequence[tuple[Candidate, CudaExecutable]]
-    ) -> tuple[list[tuple[Candidate, CudaExecutable]], tuple[Config, ...]]:
-        """The candidates whose results are the default's but for rounding, and the configurations of the others."""
-        wanted = self._results(loaded[0][1])
-        right, wrong = [loaded[0]], []
-        for candidate, executable in loaded[1:]:
-            if all(same(a, b) for a, b in zip(self._results(executable), wanted, strict=True)):
-                right.append((candidate, executable))
-            else:
-                wrong.append(candidate.config)
-        return right, tuple(wrong)
+    def agree(self, executable: CudaExecutable, default: CudaExecutable) -> bool:
+        """Whether two kernels compute the same but for rounding."""
+        return all(same(a, b) for a, b in zip(self._results(executable), self._results(default), strict=True))
 
     def _results(self, executable: CudaExecutable) -> list[Array]:
         inputs, outputs = self.sets[0]
         for buffer in outputs:
-            driver.call("cuMemsetD8", buffer.pointer, 0xA5, buffer.nbytes)
+            if buffer.nbytes:
+                driver.call("cuMemsetD8", buffer.pointer, 0xA5, buffer.nbytes)
         executable.launch([b.pointer for b in (*inputs, *outputs)], self.env)
         return [b.to_host() for b in outputs]
 
@@ -161,6 +151,13 @@ def same(found: Array, wanted: Array) -> bool:
     finite = np.isfinite(b)
     eps = float(ml_dtypes.finfo(wanted.dtype).eps)  # type: ignore[no-untyped-call]
     return bool(np.linalg.norm((a - b)[finite]) <= 8 * eps * max(float(np.linalg.norm(b[finite])), np.finfo(np.float32).tiny))
+
+
+def _copy(device: CudaDevice, buffer: DeviceBuffer) -> DeviceBuffer:
+    made = DeviceBuffer(device, buffer.shape, buffer.dtype)
+    if buffer.nbytes:
+        driver.call("cuMemcpyDtoD", made.pointer, buffer.pointer, buffer.nbytes)
+    return made
 
 
 def _array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

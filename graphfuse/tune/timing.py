@@ -20,7 +20,7 @@ WARM_UP = 3
 def l2_bytes(device: CudaDevice) -> int:
     """Size of the device's L2 cache."""
     attribute = driver.api().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    return int(driver.call("cuDeviceGetAttribute", attribute, device.ordinal))
+    return int(driver.call("cuDeviceGetAttribute", attribute, driver.call("cuDeviceGet", device.ordinal)))
 
 
 def free_bytes() -> int:

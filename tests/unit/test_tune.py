@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from graphfuse.cli.app import run
 from graphfuse.codegen import generate
 from graphfuse.codegen.config import BY_RULE, Config
 from graphfuse.ir import Builder, GraphfuseError, Program, sym
 from graphfuse.ir.dtypes import F16, F32
+from graphfuse.jit import Unavailable, driver
 from graphfuse.tune import copies, database, lookup, search
 from graphfuse.tune.database import Entry
 from graphfuse.tune.space import candidates
@@ -187,12 +189,12 @@ class FakeTimer:
         return launches[0]
 
 
-def decide(times: list[float], margin: float = 0.03):
+def decide(times: list[float], margin: float = 0.03, wrong: tuple[float, ...] = ()):
     configs = [BY_RULE, *(Config(threads=t) for t in (64, 128, 256, 512, 1024))]
     found = [(SimpleNamespace(config=c), t) for c, t in zip(configs, times, strict=False)]
-    bench = SimpleNamespace(launches=lambda executable: [executable])
+    bench = SimpleNamespace(launches=lambda executable: [executable], agree=lambda executable, default: executable not in wrong)
     timer = FakeTimer()
-    return search._decide(bench, timer, found, margin, 0, ()), timer
+    return search._decide(bench, timer, found, margin, 0), timer
 
 
 def test_the_fastest_is_kept_if_it_saves_more_than_the_margin() -> None:
@@ -212,6 +214,17 @@ def test_a_gain_within_the_margin_leaves_the_rule() -> None:
 def test_the_rule_may_be_the_fastest() -> None:
     assert not decide([10.0, 11.0])[0].kept
     assert not decide([10.0])[0].kept
+
+
+def test_a_kernel_that_computes_something_else_cannot_win() -> None:
+    tuned, _ = decide([10.0, 5.0, 9.0, 9.5], wrong=(5.0,))
+    assert tuned.config == Config(threads=128)
+    assert tuned.wrong == (Config(threads=64),)
+
+
+def test_the_default_is_measured_even_when_it_is_far_behind() -> None:
+    tuned, _ = decide([10.0, 5.0, 5.1, 5.2, 5.3, 5.4])
+    assert (tuned.us, tuned.default_us) == (5.0, 10.0)
 
 
 def test_results_may_differ_by_the_order_of_summing_only() -> None:
@@ -253,3 +266,32 @@ def test_copy_kernels_compile() -> None:
     for source in (copies.empty(), copies.mix(2, 1, copies.SHAPES[-1]), copies.same_grid([100, 64_000], [5_000], 7, 256)):
         used = compile_cubin(source.text, "sm_90").resources[source.variants[0].entry]
         assert used.stack_bytes == used.spill_stores == 0
+
+
+# --- without a GPU
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    def absent():
+        raise Unavailable("CUDA: no driver; install the NVIDIA driver")
+
+    monkeypatch.setattr(driver, "api", absent)
+
+
+@pytest.mark.parametrize("command", [["calibrate"], ["tune", "fused.onnx"]])
+def test_without_a_gpu_one_line_says_so(command, no_gpu, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRAPHFUSE_TUNED", str(tmp_path / "tuned.json"))
+    assert run(command) == 2
+    shown = capsys.readouterr()
+    assert shown.err == "graphfuse: CUDA: no driver; install the NVIDIA driver\n"
+    assert shown.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("options", "text"), [(["--margin", "120"], "not a percentage"), ([], "GRAPHFUSE_TUNED is set to nothing")])
+def test_wrong_options_of_tune(options, text, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("GRAPHFUSE_TUNED", "")
+    assert run(["tune", "fused.onnx", *options]) == 2
+    assert text in capsys.readouterr().err
