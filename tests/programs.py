@@ -125,6 +125,28 @@ def head() -> Program:
     return b.finish([b.concat([(part(0, 2) * 2.0 - 0.5 + grid) * stride, wh * wh, part(4, 81)], 2)])
 
 
+@case({"B": 3}, {"B": 1})
+def rows_of_parts() -> Program:
+    b = Builder()
+    B = sym("B")
+    x, y, m = b.param(F16, (B, 5, 75)), b.param(F16, (5, 20)), b.param(F32, (B, 1, 1))
+    far = b.cast(b.slice(x, (0, 0, 40), (B, 5, 35)), F32) * m
+    near = b.broadcast(b.cast(y, F32), (B, 5, 20))
+    joined = b.concat([near, b.map("exp", far), -near, b.cast(b.slice(x, (0, 0, 0), (B, 5, 8)), F32)], 2)
+    return b.finish([joined, joined * 2.0])
+
+
+@case()
+def parts_that_share_loads() -> Program:
+    b = Builder()
+    outputs = []
+    for width in (16, 40):  # as vectors, and a warp for each row
+        a, q, s = b.param(F32, (6, width)), b.param(F32, (6, width // 2)), b.param(F32, (6, width))
+        half = b.slice(a, (0, width // 2), (6, width // 2))
+        outputs += [b.concat([a, s], 1), b.concat([q, half, s], 1) * 2.0, b.concat([b.map("exp", half), q, a], 1)]
+    return b.finish(outputs)
+
+
 @case({"B": 1, "S": 3}, {"B": 2, "S": 5})
 def rope() -> Program:
     b = Builder()

@@ -6,7 +6,7 @@ it is safe to compute everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from graphfuse.codegen.text import compute_type
@@ -20,22 +20,38 @@ if TYPE_CHECKING:
 
 
 def load_early(e: Emitter, roots: Sequence[Node]) -> None:
-    """Begins the loads of branches that differ by lane before anything is computed, each under its own condition.
+    """Begins the loads of branches before anything is computed, each under the condition of its own branch.
 
-    Behind a chain of arithmetic they would wait for that and then for memory again.
+    Behind a chain of arithmetic they would wait for that and then for memory again. A load that more than one branch needs
+    stays where it is: no one condition is right for it.
     """
-    if e.lanes == 1:
-        return
-    nodes = reachable(e.puller, roots)
-    for node in nodes:
-        if node.kind == "case" and _splits(e, node) and not any(e.puller.gathers):
-            _load_branches(e, node, nodes)
+    cases = [n for n in reachable(e.puller, roots) if n.kind == "case"]
+    owners: dict[Node, int] = {}
+    for node in [*(b for c in cases for b in c.args), *(n for n in _outside(e, roots) if n.kind == "load")]:
+        for load in reachable(e.puller, [node]):
+            owners[load] = owners.get(load, 0) + 1
+    for node in cases:
+        nested = any(n.kind in ("case", "tap") for b in node.args for n in reachable(e.puller, [b]))
+        if not nested and not e.puller.gathers and (e.scope.lane or _splits(e, node)):
+            _load_branches(e, node, owners)
 
 
-def _load_branches(e: Emitter, node: Node, nodes: Sequence[Node]) -> None:
+def _outside(e: Emitter, roots: Sequence[Node]) -> list[Node]:
+    """What is reached from ``roots`` without going into the branches of a case."""
+    seen: set[Node] = set()
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node not in seen:
+            seen.add(node)
+            pending += () if node.kind == "case" else node.args
+    return list(seen)
+
+
+def _load_branches(e: Emitter, node: Node, owners: Mapping[Node, int]) -> None:
     conditions: Sequence[Condition] = node.payload
-    own = [[n for n in reachable(e.puller, [b]) if n.kind == "load" and not n.total] for b in node.args]
-    if any(n.kind in ("case", "tap") for b in node.args for n in reachable(e.puller, [b])) or not any(own):
+    own = [[n for n in reachable(e.puller, [b]) if n.kind == "load" and not n.total and owners[n] == 1] for b in node.args]
+    if not any(own):
         return
     e.prepare([*exprs_of(node), *(n.payload[1] for loads in own for n in loads)])
     before, e.share = e.share, e.share / len(node.args)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from graphfuse.codegen import pointwise
+from graphfuse.codegen import columns, pointwise
 from graphfuse.codegen.config import BY_RULE, Config
 from graphfuse.codegen.emit import Emitter
 from graphfuse.codegen.rowwise import MAX_UNROLLED, SCRATCH, RowEmitter, Team, walk
@@ -65,14 +65,17 @@ class Shaped:
         self.program = program
         self.segment = segment
         self.config = config
-        self.lanes = next((n for n in (config.lanes, 8, 4, 2) if n and self._worthwhile(n)), 1) if config.lanes != 1 else 1
+        wishes = config.lanes or config.items
+        self.by_row = isinstance(segment, Pointwise) and not wishes and columns.suits(program, segment)
+        scalar = self.by_row or config.lanes == 1
+        self.lanes = 1 if scalar else next((n for n in (config.lanes, 8, 4, 2) if n and self._worthwhile(n)), 1)
         self.loads = self._tried(self.lanes).loads
         self.team = _wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
 
     def _worthwhile(self, lanes: int) -> bool:
         """Vectors pay when most bytes then move by accesses of at most 16 bytes that are whole vectors."""
-        columns = [expr.product(self.segment.shape)] if isinstance(self.segment, Pointwise) else [o.columns for o in self.segment.outputs]
-        if not any(pointwise.lanes_fit(c, lanes) and c != 0 for c in columns):
+        sizes = [expr.product(self.segment.shape)] if isinstance(self.segment, Pointwise) else [o.columns for o in self.segment.outputs]
+        if not any(pointwise.lanes_fit(c, lanes) and c != 0 for c in sizes):
             return False
         emitter = self._tried(lanes)
         good = sum(a.bytes for a in emitter.accesses if a.vector or a.window)
@@ -193,7 +196,11 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         lanes = shaped.lanes if choice.vectors else 1
         emitter = Emitter(Puller(program, _windows(program, shaped.segment, lanes)), wide=choice.wide, lanes=lanes, symbols=program.symbols)
         count = _blocks(shaped, lanes, block)
-        _emit_segment(emitter, program, shaped.segment, _team(shaped, block), shaped.items(lanes, block), _edge(outer, number, first))
+        edge = _edge(outer, number, first)
+        if shaped.by_row and isinstance(shaped.segment, Pointwise):
+            columns.emit(emitter, program, shaped.segment, block, edge)
+        else:
+            _emit_segment(emitter, program, shaped.segment, _team(shaped, block), shaped.items(lanes, block), edge)
         last = number == len(shapes) - 1
         head = "{" if last else f"if (blockIdx.x < {_edge(outer, number + 1, first + count)}) {{"
         lines += [head if number == 0 else f"else {head}", *(INDENT + text for text in emitter.scope.lines), "}"]
@@ -224,6 +231,8 @@ def _folds(program: Program, segment: Pointwise | Rows) -> int:
 def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
     if isinstance(shaped.segment, Rows):
         return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
+    if shaped.by_row:
+        return columns.blocks(shaped.segment, block)
     return pointwise.blocks(shaped.segment, lanes, block, shaped.items(lanes, block))
 
 
