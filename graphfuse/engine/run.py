@@ -38,7 +38,9 @@ def runnable_flavour(name: str | None = None) -> Flavour:
 
     arch = gpu_arch()
     if arch is None:
-        raise GraphfuseError("running an engine needs an NVIDIA GPU and its driver; use --device host here")
+        raise GraphfuseError(
+            "running an engine needs an NVIDIA GPU and its driver, which are not here; `graphfuse check --device host` does without"
+        )
     flavour = load_flavour(name)
     flavour.check_run((int(arch[3:-1]), int(arch[-1])))
     return flavour
@@ -62,7 +64,7 @@ class LoadedEngine:
             build.reraise()
         if self.context is None:
             self.close()
-            raise _refused(self.flavour, "could not load the engine", log)
+            raise refused(self.flavour, "could not load the engine", log)
 
     def __enter__(self) -> LoadedEngine:
         return self
@@ -79,23 +81,24 @@ class LoadedEngine:
         """One execution; see ``run_engine``."""
         import graphfuse_plugin
 
-        tensors = self._tensors()
+        tensors = self.tensors()
         buffers: list[int] = []
         try:
             with self.flavour.logger.capture() as log, graphfuse_plugin.building() as build:
-                self._set_inputs(tensors, inputs, buffers)
-                outputs = self._set_outputs(tensors, buffers)
+                self.set_inputs(tensors, inputs, buffers)
+                outputs = self.set_outputs(tensors, buffers)
                 done = self.context.execute_async_v3(self.cuda.stream)
                 build.reraise()
                 if not done:
-                    raise _refused(self.flavour, "could not run the engine", log)
+                    raise refused(self.flavour, "could not run the engine", log)
             results = {name: self.cuda.download(address, array) for name, (address, array) in outputs.items()}
             self.cuda.synchronise()
             return results
         finally:
             self.cuda.free(buffers)
 
-    def _tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
+        """The engine's inputs and outputs."""
         trt = self.flavour.module
         names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
         return [
@@ -103,7 +106,8 @@ class LoadedEngine:
             for n in names
         ]
 
-    def _set_inputs(self, tensors: Sequence[Tensor], inputs: Mapping[str, Array], buffers: list[int]) -> None:
+    def set_inputs(self, tensors: Sequence[Tensor], inputs: Mapping[str, Array], buffers: list[int]) -> None:
+        """Copy the inputs to the device and bind them; their addresses are added to ``buffers``. Raises ShapeError."""
         wanted = {t.name: t for t in tensors if t.is_input}
         if set(wanted) != set(inputs):
             raise ShapeError(f"the engine's inputs are {', '.join(sorted(wanted))}; given are {', '.join(sorted(inputs)) or 'none'}")
@@ -117,7 +121,8 @@ class LoadedEngine:
             buffers.append(address)
             self.context.set_tensor_address(name, address)
 
-    def _set_outputs(self, tensors: Sequence[Tensor], buffers: list[int]) -> dict[str, tuple[int, Array]]:
+    def set_outputs(self, tensors: Sequence[Tensor], buffers: list[int]) -> dict[str, tuple[int, Array]]:
+        """Allocate and bind every output for the inputs that are bound: its address and an array of its shape, by name."""
         outputs: dict[str, tuple[int, Array]] = {}
         for tensor in tensors:
             if tensor.is_input:
@@ -148,7 +153,8 @@ def _numpy_type(trt_type: Any, name: str) -> np.dtype:
     return NUMPY[trt_type.name].numpy
 
 
-def _refused(flavour: Flavour, what: str, log: Capture) -> GraphfuseError:
+def refused(flavour: Flavour, what: str, log: Capture) -> GraphfuseError:
+    """The error of a call that TensorRT answered with nothing; its messages tell why."""
     return GraphfuseError(f"{flavour.title} {what}: {'; '.join(log.errors()[:2])[:600] or 'no reason given'}")
 
 
@@ -158,15 +164,16 @@ class Cuda:
     def __init__(self) -> None:
         from cuda.bindings import driver
 
-        self._api: Any = driver
-        self._call("cuInit", 0)
-        self.device = self._call("cuDeviceGet", 0)
-        self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self.device))
-        self._stream = self._call("cuStreamCreate", int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self.api: Any = driver
+        self.call("cuInit", 0)
+        self.device = self.call("cuDeviceGet", 0)
+        self.call("cuCtxSetCurrent", self.call("cuDevicePrimaryCtxRetain", self.device))
+        self._stream = self.call("cuStreamCreate", int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
-    def _call(self, name: str, *args: Any) -> Any:
-        status, *values = getattr(self._api, name)(*args)
-        if status != self._api.CUresult.CUDA_SUCCESS:
+    def call(self, name: str, *args: Any) -> Any:
+        """One driver call. Raises GraphfuseError."""
+        status, *values = getattr(self.api, name)(*args)
+        if status != self.api.CUresult.CUDA_SUCCESS:
             raise GraphfuseError(f"the CUDA driver refused {name}: {status.name}")
         return values[0] if values else None
 
@@ -177,34 +184,34 @@ class Cuda:
 
     def allocate(self, size: int) -> int:
         """Device memory; an empty tensor gets an address too, because TensorRT wants one."""
-        return int(self._call("cuMemAlloc", max(size, 16)))
+        return int(self.call("cuMemAlloc", max(size, 16)))
 
     def upload(self, array: Array) -> int:
         """A copy of ``array`` on the device."""
         address = self.allocate(array.nbytes)
         if array.nbytes:
-            self._call("cuMemcpyHtoDAsync", address, np.ascontiguousarray(array).ctypes.data, array.nbytes, self._stream)
+            self.call("cuMemcpyHtoDAsync", address, np.ascontiguousarray(array).ctypes.data, array.nbytes, self._stream)
             self.synchronise()  # the source may be a temporary
         return address
 
     def download(self, address: int, array: Array) -> Array:
         """Fill ``array`` from the device once the stream has come to it."""
         if array.nbytes:
-            self._call("cuMemcpyDtoHAsync", array.ctypes.data, address, array.nbytes, self._stream)
+            self.call("cuMemcpyDtoHAsync", array.ctypes.data, address, array.nbytes, self._stream)
         return array
 
     def synchronise(self) -> None:
         """Wait for the stream."""
-        self._call("cuStreamSynchronize", self._stream)
+        self.call("cuStreamSynchronize", self._stream)
 
     def free(self, addresses: Sequence[int]) -> None:
         """Give memory back."""
         for address in addresses:
-            self._call("cuMemFree", address)
+            self.call("cuMemFree", address)
 
     def close(self) -> None:
         """Give the stream and the context back; doing it again changes nothing."""
         if self._stream is not None:
-            self._call("cuStreamDestroy", self._stream)
-            self._call("cuDevicePrimaryCtxRelease", self.device)
+            self.call("cuStreamDestroy", self._stream)
+            self.call("cuDevicePrimaryCtxRelease", self.device)
             self._stream = None
