@@ -7,7 +7,7 @@ computed from shapes are followed as values (``shape_values``). A size that noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from graphfuse.graph.names import Names
 from graphfuse.graph.node_view import MAX_VALUES, NodeView, PartialShape, attribute
 from graphfuse.graph.onnx_shapes import TensorFacts, captured
 from graphfuse.graph.ratios import Ratio
+from graphfuse.graph.structure import SMALL, Large, Memo, array_key, attributes_key
 from graphfuse.ir import dtypes, expr
 from graphfuse.ir.builder import Builder, Val
 from graphfuse.ir.dtypes import DType
@@ -32,6 +33,8 @@ RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "Random
 
 
 _MOST_WALKS = 4
+_BY_LOWERING: Memo[list[tuple[DType, Shape]] | None] = Memo()
+_BY_ONNX: Memo[list[tuple[int, PartialShape | None] | None]] = Memo()
 
 
 class Depends(IntEnum):
@@ -48,6 +51,8 @@ class Facts:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._equal: dict[Atom, Dim] = {}
+        self._value_keys: dict[ir.Value, Hashable] = {}
+        self.large_reads = 0  # how often a large constant was handed out: an answer made meanwhile may depend on it
         for _ in range(_MOST_WALKS):
             learned = len(self._equal)
             self._walk()
@@ -71,8 +76,10 @@ class Facts:
         """
         tensor = constant_tensor(value)
         if tensor is not None:
+            self.large_reads += tensor.size > SMALL
             return tensor.numpy() if tensor.dtype != ir.DataType.STRING else None
         known, dtype = self._known.get(value), self.dtype(value)
+        self.large_reads += known is not None and known.size > SMALL
         is_passing = known is not None and known.dtype == object and dtype is not None and dtype.is_float  # on its way through floats
         return None if is_passing else known
 
@@ -108,6 +115,28 @@ class Facts:
         attrs = {name: attribute(attr) for name, attr in node.attributes.items() if not attr.is_ref()}
         return OpCall(builder, args, attrs, self.opset(node), len(node.outputs), values)
 
+    def structure(self, node: ir.Node) -> Hashable | None:
+        """What tells the node from others but for names (see ``structure``); None if that cannot be compared.
+
+        What ``value`` answers of inputs larger than ``SMALL`` is not part of it: see ``large_reads``.
+        """
+        attributes = attributes_key(node)
+        if attributes is None:
+            return None
+        inputs = tuple(None if v is None else (self._dtypes.get(v, 0), self._shapes.get(v), self._value_key(v)) for v in node.inputs)
+        return (node.domain, node.op_type, self.opset(node), len(node.outputs), attributes, inputs)
+
+    def _value_key(self, value: ir.Value) -> Hashable:
+        if value not in self._value_keys:
+            tensor = constant_tensor(value)
+            known = self._known.get(value) if tensor is None else None
+            if tensor is not None:
+                small = tensor.size <= SMALL and tensor.dtype != ir.DataType.STRING
+                self._value_keys[value] = array_key(tensor.numpy()) if small else Large(tensor.size)
+            else:
+                self._value_keys[value] = None if known is None else array_key(known) if known.size <= SMALL else Large(known.size)
+        return self._value_keys[value]
+
     # --- the walk
 
     def _walk(self) -> None:
@@ -116,6 +145,7 @@ class Facts:
         self._dtypes: dict[ir.Value, int] = {}
         self._shapes: dict[ir.Value, Shape | None] = {}
         self._known: dict[ir.Value, np.ndarray] = {}
+        self._value_keys.clear()
         self._depends: dict[ir.Value, Depends] = {}
         self._whole: dict[str, tuple[int, PartialShape | None]] | None = None
         self._texts: dict[str, Dim] = {}
@@ -185,12 +215,13 @@ class Facts:
     # --- types and shapes
 
     def _types_and_shapes(self, node: ir.Node, view: NodeView) -> tuple[list[int], list[PartialShape | None]]:
-        exact = self._by_lowering(node) or self._by_program(node)
+        structure = self.structure(node)
+        exact = self._by_lowering(node, structure) or self._by_program(node)
         if exact is not None:
             return [t.onnx for t, _ in exact], [s for _, s in exact]
         self._equal.update(shape_rules.implied_equal(view))
         by_rule = shape_rules.inferred(view) or [None] * len(node.outputs)
-        by_onnx = self._by_onnx(node)
+        by_onnx = self._by_onnx(node, structure)
         types, shapes = [], []
         for value, rule in zip(node.outputs, [*by_rule, *[None] * len(node.outputs)], strict=False):
             dtype, shape = by_onnx.get(value.name or "", (0, None))
@@ -198,10 +229,15 @@ class Facts:
             shapes.append(_merged(rule, shape))
         return types, shapes
 
-    def _by_lowering(self, node: ir.Node) -> list[tuple[DType, Shape]] | None:
+    def _by_lowering(self, node: ir.Node, structure: Hashable | None) -> list[tuple[DType, Shape]] | None:
         entry = table.lookup(node.domain, node.op_type)
         if entry is None:
             return None
+        reads = self.large_reads
+        key = None if structure is None else (entry, structure)
+        return _BY_LOWERING.get(key, lambda: self._lowered(node, entry), lambda: self.large_reads == reads)
+
+    def _lowered(self, node: ir.Node, entry: table.Entry) -> list[tuple[DType, Shape]] | None:
         builder = Builder()
         args: list[Val | None] = []
         for index, value in enumerate(node.inputs):
@@ -225,16 +261,24 @@ class Facts:
         shapes = [None if v is None else self._shapes.get(v) for v in programs.parameters_of(node, self.model)]
         return programs.output_facts(spec, shapes)
 
-    def _by_onnx(self, node: ir.Node) -> dict[str, tuple[int, PartialShape | None]]:
+    def _by_onnx(self, node: ir.Node, structure: Hashable | None) -> dict[str, tuple[int, PartialShape | None]]:
         has_body = node.op_identifier() in self.model.functions or any(True for _ in captured(node))
         if not has_body:
-            inputs = {v.name or "": TensorFacts(self._dtypes.get(v, 0), self._shapes.get(v), self._small_value(v)) for v in node.inputs if v}
-            found = onnx_shapes.infer_node(node, inputs, self.model.opset_imports)
-            if found:
-                return found
+            key = None if structure is None else (structure, *sorted(self.model.opset_imports.items()))
+            if any(isinstance(k, Large) and k.size <= onnx_shapes.SHOWN for k in map(self._value_key, filter(None, node.inputs))):
+                key = None
+            found = _BY_ONNX.get(key, lambda: self._inferred(node))
+            if any(found):
+                return {v.name or "": f for v, f in zip(node.outputs, found, strict=True) if f is not None}
         if self._whole is None:
             self._whole = onnx_shapes.infer_graph(self.model, self._texts)
         return self._whole
+
+    def _inferred(self, node: ir.Node) -> list[tuple[int, PartialShape | None] | None]:
+        """What ``onnx.shape_inference`` says of each output."""
+        inputs = {v.name or "": TensorFacts(self._dtypes.get(v, 0), self._shapes.get(v), self._small_value(v)) for v in node.inputs if v}
+        found = onnx_shapes.infer_node(node, inputs, self.model.opset_imports)
+        return [found.get(v.name or "") for v in node.outputs]
 
     def _complete(self, value: ir.Value, shape: PartialShape | None) -> Shape | None:
         """Sizes that nothing tells: the number that the model itself states of an inner value, else a symbol.

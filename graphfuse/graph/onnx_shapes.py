@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphfuse.graph.node_view import PartialShape
 from graphfuse.ir.expr import Dim, Expr, Shape
 
-_SMALL = 1024  # elements; larger constants are not shown to the inference
+SHOWN = 1024  # elements; larger constants are not shown to the inference
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,11 @@ def infer_node(node: ir.Node, inputs: Mapping[str, TensorFacts], opsets: Mapping
         schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         texts: dict[str, Dim] = {}
         types = {name: _type(facts, texts) for name, facts in inputs.items()}
-        plain = {name: f.value for name, f in inputs.items() if f.value is not None and f.value.dtype != object and f.value.size <= _SMALL}
+        plain = {name: f.value for name, f in inputs.items() if f.value is not None and f.value.dtype != object and f.value.size <= SHOWN}
         data = {name: onnx.numpy_helper.from_array(value, name) for name, value in plain.items()}
         imports = [onnx.helper.make_opsetid(d, v) for d, v in opsets.items()]
+        if node.op_type == "Slice":
+            texts.clear()  # up to opset 12 a cut axis is said to keep its run-time size
         found = onnx.shape_inference.infer_node_outputs(schema, ir.to_proto(node), types, data, None, imports)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ValueError, RuntimeError, KeyError, TypeError):
         return {}
@@ -78,7 +80,7 @@ def _bare(model: ir.Model) -> onnx.ModelProto:
     bare.graph.input.extend(ir.serde.serialize_value(v) for v in graph.inputs)
     for name, value in graph.initializers.items():
         tensor = value.const_value
-        if tensor is not None and tensor.size <= _SMALL:
+        if tensor is not None and tensor.size <= SHOWN:
             bare.graph.initializer.append(ir.to_proto(tensor))
         elif tensor is not None and not value.is_graph_input():
             bare.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.dtype.value, tensor.shape.numpy()))

@@ -13,6 +13,7 @@ from enum import Enum
 import onnx_ir
 
 from graphfuse.graph.facts import Depends, Facts
+from graphfuse.graph.structure import Memo
 from graphfuse.lower import NodeRefused, lower_region
 from graphfuse.match.flow import Flow
 from graphfuse.ops.table import lookup
@@ -40,6 +41,7 @@ _SMALL_ELSEWHERE = frozenset({
     "ReverseSequence", "Scatter", "ScatterElements", "ScatterND", "Softmax", "SpaceToDepth", "Split", "TensorScatter", "Tile", "Trilu",
     "Range", "ConstantOfShape", "Shrink", "ThresholdedRelu", "RotaryEmbedding", "BitCast", "Swish", "Mod", "BitShift", "Expand",
 })  # fmt: skip
+_REFUSALS: Memo[tuple[str, str] | None] = Memo()
 _SOFT = frozenset({"unbound-size"})  # may be fine once other nodes bring the size in
 
 
@@ -76,11 +78,18 @@ def _classify(node: onnx_ir.Node, facts: Facts) -> NodeClass:
 
 
 def _why_not(node: onnx_ir.Node, facts: Facts) -> NodeRefused | None:
-    outputs = [v for v in node.outputs if v.name]
+    structure, reads = facts.structure(node), facts.large_reads
+    key = structure and (structure, tuple(node.inputs.index(v) for v in node.inputs), tuple(bool(v.name) for v in node.outputs))
+    refused = _REFUSALS.get(key, lambda: _refusal(node, facts), lambda: facts.large_reads == reads)
+    return refused and NodeRefused(*refused, node)
+
+
+def _refusal(node: onnx_ir.Node, facts: Facts) -> tuple[str, str] | None:
+    """Rule and reason: they speak of types, shapes and attributes, of nothing that structure leaves out."""
     try:
-        lower_region([node], facts, outputs)
+        lower_region([node], facts, [v for v in node.outputs if v.name])
     except NodeRefused as refused:
-        return None if refused.rule in _SOFT else refused
+        return None if refused.rule in _SOFT else (refused.rule, refused.reason)
     return None
 
 
