@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 
 from graphfuse.graph.node_view import NodeView, PartialShape
 from graphfuse.ir import expr
+from graphfuse.ir.errors import Refused
 from graphfuse.ir.expr import Atom, Call, Dim, Expr, Shape
+from graphfuse.ops.movement import slice_range
 
 Shapes = list[PartialShape | None]
 
@@ -174,18 +176,29 @@ def _gather_nd(view: NodeView) -> Shapes:
 
 
 def _slice(view: NodeView) -> Shapes:
-    """The axes that are cut are unknown here (the lowering tells them where it can), the others stay."""
+    """Axes that are cut at bounds that are not known, or of unknown sign, have an unknown size; the others stay."""
     x = _shape(view, 0)
     if view.opset < 10:
-        cut = view.attr("axes") or range(len(view.attr("starts")))
-    elif view.input(3) is not None:
-        cut = view.ints(3) or ()
+        starts, ends, steps = view.attr("starts"), view.attr("ends"), None
+        cut = view.attr("axes") or range(len(starts))
     else:
-        cut = _known_length(view, 1)
+        starts, ends, steps = (None if view.input(i) is None else view.dims(i) for i in (1, 2, 4))
+        cut = view.ints(3) or () if view.input(3) is not None else _known_length(view, 1)
     if not cut:
         raise NoRule
-    gone = {a % len(x) for a in cut}
-    return [tuple(None if i in gone else d for i, d in enumerate(x))]
+    steps = steps if view.opset >= 10 and view.input(4) is not None else [1] * len(cut)
+    shape: list[Dim | None] = list(x)
+    for place, axis in enumerate(cut):
+        bounds = None if starts is None or ends is None or steps is None else (starts[place], ends[place], steps[place])
+        shape[axis] = None if bounds is None else _cut_size(x[axis], *bounds)
+    return [tuple(shape)]
+
+
+def _cut_size(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
+    try:
+        return slice_range(dim, start, end, step)[1] if isinstance(step, int) else None
+    except Refused:
+        return None
 
 
 def _known_length(view: NodeView, index: int) -> range:
