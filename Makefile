@@ -3,6 +3,7 @@
 # make conformance   every node case of the onnx package, rewritten and run (15 minutes at most on 2 cores)
 # make gpu-test   the gpu tier; where nothing can be downloaded, with the packages that python3 has
 # make bench       every chain against torch and the roof, on this GPU, with the packages that python3 has
+# make engine-test   every model as two engines on this GPU, plain and fused: values, layers, times
 # make models     write models/*.onnx again, byte for byte
 # make lint       ruff and mypy            make format   ruff, in place            make clean
 #
@@ -16,7 +17,7 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check
 # The stamp's name says what the environment was made from: nothing is installed twice, and nothing stale is used.
 READY := $(VENV)/ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d ' ' -f 1)
 
-.PHONY: help venv demo test conformance gpu-test bench models lint format clean
+.PHONY: help venv demo test conformance gpu-test engine-test bench models lint format clean
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
 
@@ -56,6 +57,9 @@ gpu-test:
 
 bench:
 	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GRAPHFUSE_PYTHON),$(PYTHON)) -m benchmarks.run --prewarm 8 $(BENCH)
+
+engine-test: $(READY)
+	@PYTHONPATH=. $(PY) -m tests.engine_test
 
 models: $(READY)
 	@for script in models/[a-z]*.py; do $(PY) $$script || exit 1; done

@@ -21,6 +21,7 @@ from graphfuse.graph.load import load_model
 from graphfuse.ir import GraphfuseError
 from graphfuse.match import load_plan, rewrite_model, save_plan
 from graphfuse_plugin.driver import gpu_arch
+from tests import engine_test
 from tests.portable import info, model
 
 node = onnx.helper.make_node
@@ -166,3 +167,17 @@ def test_without_a_gpu_one_line_says_so_at_once(fused, tmp_path: Path, capsys) -
     err = capsys.readouterr().err
     assert "running an engine needs an NVIDIA GPU" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(gpu_arch() is not None, reason="this machine has a GPU")
+def test_engine_test_says_what_is_missing(capsys) -> None:
+    assert engine_test.main([]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("engine-test: running an engine needs an NVIDIA GPU")
+    assert err.count("\n") == 1
+
+
+def test_rows_of_the_engine_test(fused) -> None:
+    found = bench(load_model(two_regions()), fused.model, {}, opener({}, spoil=True), pairs=6)
+    cells = engine_test.row("two", 2, found).split("  ")
+    assert [c.strip() for c in cells if c.strip()] == ["two", "2", "7 to 3", "17.00", "13.00", "0.765 to 0.765", "1 wrong", "faster"]
