@@ -52,11 +52,19 @@ def tune_model(
         names.setdefault(shown.program, shown.name)
     found = []
     for program, name in names.items():
-        if progress:
-            progress(name)
         env = search.open_sizes(program, sizes or {})
-        tuned = search.tune(program, device, env, margin=margin, most=most)
-        entry: Entry = tuned.entry(program, env, name, device)
-        store({key(program, arch, env): entry}, database)
-        found.append(TunedRegion(name, program, tuned))
+        for form, rest in _forms(program, env):
+            if progress:
+                progress(name)
+            tuned = search.tune(form, device, rest, margin=margin, most=most)
+            entry: Entry = tuned.entry(form, env, name, device)
+            store({key(form, arch, rest): entry}, database)
+            found.append(
+                TunedRegion(name if form is program else f"{name} at {', '.join(f'{k}={v}' for k, v in env.items())}", form, tuned)
+            )
     return found
+
+
+def _forms(program: Program, env: dict[str, int]) -> list[tuple[Program, dict[str, int]]]:
+    """A program as sessions run it, and hardened to its sizes as engines do, each with the sizes that it leaves open."""
+    return [(program, env), (program.specialise(env), {})] if env else [(program, {})]

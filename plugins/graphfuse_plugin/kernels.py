@@ -95,7 +95,8 @@ def compile_kernels(regions: Sequence[tuple[Program, Sizes]], targets: Sequence[
     """A kernel for each program and the sizes it is hardened for, through the cache and on all cores. Needs NVRTC."""
     from graphfuse.jit import compile_many
 
-    generated = [generate_hardened(program, fixed) for program, fixed in regions]
+    arch = targets[0] if len(targets) == 1 else None
+    generated = [generate_hardened(program, fixed, arch) for program, fixed in regions]
     compiled = compile_many([source for source, _ in generated], targets)
     kernels = []
     for (program, _), (source, fixed), cubins in zip(regions, generated, compiled, strict=True):
@@ -105,16 +106,25 @@ def compile_kernels(regions: Sequence[tuple[Program, Sizes]], targets: Sequence[
     return kernels
 
 
-def generate_hardened(program: Program, fixed: Sizes) -> tuple[KernelSource, Sizes]:
-    """Source hardened to the known sizes; where those make a degenerate program (an empty axis), the general one."""
-    from graphfuse.codegen import generate
+def generate_hardened(program: Program, fixed: Sizes, arch: str | None = None) -> tuple[KernelSource, Sizes]:
+    """Source hardened to the known sizes; where those make a degenerate program (an empty axis), the general one.
 
+    Code for one architecture alone takes what ``graphfuse tune`` found for it; several share a source, which is by rule.
+    """
     if fixed:
         try:
-            return generate(program.specialise(fixed)), fixed
+            return _generate(program.specialise(fixed), arch), fixed
         except GraphfuseError:
             pass
-    return generate(program), {}
+    return _generate(program, arch), {}
+
+
+def _generate(program: Program, arch: str | None) -> KernelSource:
+    from graphfuse.codegen import generate
+    from graphfuse.codegen.config import BY_RULE
+    from graphfuse.tune import lookup
+
+    return generate(program, (lookup(program, arch) if arch else None) or BY_RULE)
 
 
 def find_cubin(kernel: Kernel, arch: str) -> bytes | None:

@@ -295,3 +295,29 @@ def test_wrong_options_of_tune(options, text, monkeypatch, capsys) -> None:
     monkeypatch.setenv("GRAPHFUSE_TUNED", "")
     assert run(["tune", "fused.onnx", *options]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_an_engine_for_one_architecture_takes_what_was_tuned(file) -> None:
+    from graphfuse_plugin.kernels import generate_hardened
+
+    hard = open_rows().specialise({"n": 8})
+    database.store({database.key(hard, ARCH): entry(Config(lanes=1, team=64))}, file)
+    assert generate_hardened(open_rows(), {"n": 8}, ARCH)[0] == generate(hard, Config(lanes=1, team=64)) != generate(hard)
+    assert generate_hardened(open_rows(), {"n": 8})[0] == generate(hard)
+    assert generate_hardened(open_rows(), {"n": 8}, "sm_80")[0] == generate(hard)
+
+
+def test_a_program_with_open_sizes_is_tuned_as_sessions_and_as_engines_run_it(file, monkeypatch) -> None:
+    from graphfuse.tune import model
+
+    tuned: list[tuple[Program, dict[str, int]]] = []
+    decision = search.Tuned(WISH, 1.0, 2.0, 3, 0, ())
+    device = SimpleNamespace(capability=(9, 0), title="a GPU")
+    monkeypatch.setattr(model, "CudaDevice", lambda: device)
+    monkeypatch.setattr(model, "shown_regions", lambda *_: [SimpleNamespace(program=open_rows(), name=n) for n in ("a", "b")])
+    monkeypatch.setattr(search, "tune", lambda program, _, sizes, **options: tuned.append((program, sizes)) or decision)
+    monkeypatch.setattr(search.Tuned, "entry", lambda *_: entry())
+    found = model.tune_model("m.onnx", file, sizes={"n": 8})
+    assert tuned == [(open_rows(), {"n": 8}), (open_rows().specialise({"n": 8}), {})]
+    assert [region.name for region in found] == ["a", "a at n=8"]
+    assert lookup(open_rows(), ARCH) == lookup(open_rows().specialise({"n": 8}), ARCH) == WISH
