@@ -65,11 +65,12 @@ class Shaped:
         self.program = program
         self.segment = segment
         self.config = config
-        wishes = config.lanes or config.items
-        self.by_row = isinstance(segment, Pointwise) and not wishes and columns.suits(program, segment)
-        scalar = self.by_row or config.lanes == 1
-        self.lanes = 1 if scalar else next((n for n in (config.lanes, 8, 4, 2) if n and self._worthwhile(n)), 1)
+        self.lanes = next((n for n in (config.lanes, 8, 4, 2) if n and self._worthwhile(n)), 1) if config.lanes != 1 else 1
         self.loads = self._tried(self.lanes).loads
+        wishes = config.lanes or config.items
+        self.walk = columns.choose(program, segment, self.lanes) if isinstance(segment, Pointwise) and not wishes else None
+        if self.walk:
+            self.lanes = self.walk.lanes
         self.team = _wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
 
     def _worthwhile(self, lanes: int) -> bool:
@@ -197,8 +198,8 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         emitter = Emitter(Puller(program, _windows(program, shaped.segment, lanes)), wide=choice.wide, lanes=lanes, symbols=program.symbols)
         count = _blocks(shaped, lanes, block)
         edge = _edge(outer, number, first)
-        if shaped.by_row and isinstance(shaped.segment, Pointwise):
-            columns.emit(emitter, program, shaped.segment, block, edge)
+        if shaped.walk and lanes == shaped.walk.lanes and isinstance(shaped.segment, Pointwise):
+            columns.emit(emitter, program, shaped.segment, shaped.walk, block, edge)
         else:
             _emit_segment(emitter, program, shaped.segment, _team(shaped, block), shaped.items(lanes, block), edge)
         last = number == len(shapes) - 1
@@ -231,8 +232,8 @@ def _folds(program: Program, segment: Pointwise | Rows) -> int:
 def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
     if isinstance(shaped.segment, Rows):
         return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
-    if shaped.by_row:
-        return columns.blocks(shaped.segment, block)
+    if shaped.walk and lanes == shaped.walk.lanes:
+        return columns.blocks(shaped.segment, shaped.walk, block)
     return pointwise.blocks(shaped.segment, lanes, block, shaped.items(lanes, block))
 
 
