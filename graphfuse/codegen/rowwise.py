@@ -17,11 +17,12 @@ from graphfuse.ir.dtypes import DType
 from graphfuse.ir.expr import Dim, Expr, Var
 from graphfuse.ir.program import Program
 from graphfuse.ir.scalars import TABLE
-from graphfuse.schedule.kernel import Rows, direct_reductions, reachable, reduce_body
+from graphfuse.schedule.kernel import Rows, direct_reductions, nominal, reachable, reduce_body
 from graphfuse.schedule.rows import COLUMN, ROW
 from graphfuse.schedule.scalar import Index, Node, Puller, vector_address
 
 WARP = 32
+FEW_ROWS = 132  # fewer than a large device has processors
 SCRATCH = 64  # 8-byte words of shared memory for a fold: an element of 16 bytes for each warp of a block
 MAX_KEPT = 64  # registers for values kept between passes
 MAX_UNROLLED = 80  # columns of one thread that are unrolled; more run in a loop
@@ -140,17 +141,25 @@ class RowEmitter:
         return count if count * width <= MAX_UNROLLED else None
 
     def _choose_kept(self) -> dict[Node, int]:
-        """Nodes that a later pass over the same columns needs again, with the last pass that does."""
-        kept: dict[Node, int] = {}
+        """Nodes that a later pass over the same columns needs again, with the pass that computes them first."""
         made: dict[Node, int] = {}
+        kept: set[Node] = set()
         for number, roots in enumerate(self.walk.roots):
-            columns = self.walk.passes[number].columns
+            if number == 0 and nominal(self.rows.rows) < FEW_ROWS:
+                made.update(dict.fromkeys(self._early_loads(), 0))
             again, fresh = self._needs(roots, made)
-            if self.items(columns) is not None:
-                kept.update(dict.fromkeys(again, number))
-                made.update(dict.fromkeys(fresh, number))
+            if self.items(self.walk.passes[number].columns) is not None:
+                kept.update(n for n in again if made[n] < number)
+                made.update((n, number) for n in fresh if n not in made)
         self.registers = sum(self._registers(n, self.walk.passes[made[n]].columns) for n in kept)
-        return kept if self.registers <= 2 * MAX_KEPT else {}
+        return {n: made[n] for n in kept} if self.registers <= 2 * MAX_KEPT else {}
+
+    def _early_loads(self) -> list[Node]:
+        """What later passes load, from the first pass on: with few rows, waiting for memory again is what takes the time."""
+        first, puller = self.walk.passes[0].columns, self.e.puller
+        later = [r for step, roots in zip(self.walk.passes, self.walk.roots, strict=True) if step.columns == first for r in roots]
+        loads = [n for n in reachable(puller, later) if n.kind == "load" and n.total and self._per_column(n)]
+        return loads if len(self.walk.passes) > 1 and self.items(first) is not None else []
 
     def _needs(self, roots: Sequence[Node], made: dict[Node, int]) -> tuple[list[Node], list[Node]]:
         """(nodes available from earlier passes, nodes that this pass computes at the level of its columns)."""
@@ -273,10 +282,10 @@ class RowEmitter:
         e = self.e
         roots = self.walk.roots[number]
         for node, name in self.names.items():
-            if self._made_in(node) < number:
+            if self.kept[node] < number:
                 e.scope.names[node] = name
         for node in sorted(self.names, key=lambda n: n.number):
-            if self._made_in(node) == number:
+            if self.kept[node] == number:
                 value = e.ref(node)
                 if node in self.packed:
                     e.line(f"{self.packed[node]} = {e.raw[node]};")
@@ -300,13 +309,6 @@ class RowEmitter:
     def _store(self, step: Pass, roots: Sequence[Node]) -> None:
         for (result, index), root in zip(step.outputs, roots, strict=True):
             store(self.e, result, self.program.outputs[result][0], root, index, self.program)
-
-    def _made_in(self, node: Node) -> int:
-        """The first pass that computes a kept node."""
-        for number, roots in enumerate(self.walk.roots):
-            if node in reachable(self.e.puller, roots):
-                return number
-        raise AssertionError("a kept value belongs to no pass")
 
     def _position(self, step: Pass, width: int) -> str:
         unit = _unit_name(step.columns, self.lanes)
