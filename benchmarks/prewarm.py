@@ -19,7 +19,8 @@ def no_stored_choices() -> None:
     """Makes torch time its variants itself, in this process."""
     import torch._inductor.config as inductor
 
-    inductor.autotune_local_cache = False
+    if hasattr(inductor, "autotune_local_cache"):
+        inductor.autotune_local_cache = False
 
 
 def start(names: Sequence[str], modes: Sequence[str], processes: int) -> list[subprocess.Popen[bytes]]:

@@ -60,7 +60,10 @@ def main() -> None:
             print(f"{name}: left out, the time is used up")
             continue
         at = time.monotonic()
-        document["chains"].append(measure_chain(CHAINS[name], given, device, document))
+        try:
+            document["chains"].append(measure_chain(CHAINS[name], given, device, document))
+        except Exception:  # what was measured before is worth its table
+            traceback.print_exc()
         document["seconds"] = time.monotonic() - began
         given.json.write_text(json.dumps(document, indent=1) + "\n")
         print(f"{name}: {time.monotonic() - at:.1f} s", flush=True)
