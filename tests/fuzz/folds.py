@@ -26,7 +26,7 @@ def reduce(m: Maker) -> None:
     x = m.pick(allowed(op, m.opset) & kinds, lambda v: v.elements > 0 and all(0 not in s for s in v.shape))
     if x is None:
         return
-    if op in ("ReduceL2", "ReduceSumSquare"):
+    if op in ("ReduceL2", "ReduceSumSquare") or x.dtype in INTS:  # ONNX Runtime's sums of integers do not wrap
         x = m.squarable(x)
     if op == "ReduceLogSumExp":
         x = m.without_infinities(x)

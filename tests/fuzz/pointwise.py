@@ -161,7 +161,7 @@ def clip(m: Maker) -> None:
     if x is None:
         return
     low, high = (1, 5) if x.dtype[0] == "u" else (-1, 2)
-    if m.chance(10):
+    if m.opset >= 11 and m.chance(10):
         low, high = high, low
     both = x.dtype in ("f16", "bf16") or m.chance(60)
     if m.opset < 11:
