@@ -21,6 +21,7 @@ from graphfuse.match import export_plugin as to_plugin_form
 from graphfuse.match import load_plan, restore_model, rewrite_model
 from graphfuse.match.planfile import Plan, Refusal
 from graphfuse.match.rewrite import FusedRegion
+from graphfuse.patterns.load import Source
 from graphfuse.report.doctor import examine as doctor
 from graphfuse.report.explain import explain
 from graphfuse.report.scan import scan
@@ -65,11 +66,12 @@ def rewrite(
     plan: Plan | str | os.PathLike[str] | None = None,
     exact_rounding: bool = False,
     sizes: Mapping[str, int] | None = None,
+    patterns: Iterable[Source] = (),
 ) -> Result:
     """The model with its chains of small ops fused, in portable form.
 
-    ``policy`` is auto (what pays off) or aggressive (all that is legal), ``skip`` names rules of the policy to do without,
-    ``plan`` (a file or a ``Plan``) goes before both. ``exact_rounding`` rounds small floats after every op, as the model
+    ``policy`` is auto (what pays off) or aggressive (all that is legal), ``skip`` names rules of the policy, and patterns, to do without,
+    ``plan`` (a file or a ``Plan``) goes before both. ``patterns`` are more patterns, or Python files of such, which are executed. ``exact_rounding`` rounds small floats after every op, as the model
     itself does. ``sizes`` are values of run-time dimensions to predict costs at. A fused model is fused anew.
 
     Raises GraphfuseError for a model, policy, rule or plan that is not one, and for a plan of another graph.
@@ -78,7 +80,9 @@ def rewrite(
         skip = (skip,)
     if isinstance(plan, str | os.PathLike):
         plan = load_plan(plan)
-    made = rewrite_model(load_model(model), policy=policy, skip=skip, plan=plan, exact_rounding=exact_rounding, sizes=sizes)
+    made = rewrite_model(
+        load_model(model), policy=policy, skip=skip, plan=plan, exact_rounding=exact_rounding, sizes=sizes, patterns=patterns
+    )
     return Result(made.model, made.plan, made.regions, made.refusals, made.report)
 
 

@@ -26,7 +26,13 @@ PolicyOption = Annotated[
 ]
 SkipOption = Annotated[
     list[str] | None,
-    typer.Option("--skip", metavar="RULE", help="Do without this rule of the policy; may be repeated.", show_default=False),
+    typer.Option("--skip", metavar="RULE", help="Do without this rule of the policy, or pattern; may be repeated.", show_default=False),
+]
+PatternsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--patterns", metavar="FILE.py", help="Execute this file and use the patterns in it; may be repeated.", show_default=False
+    ),
 ]
 ExactOption = Annotated[bool, typer.Option("--exact-rounding", help="Round small floats after every op, as the model itself does.")]
 SizesOption = Annotated[

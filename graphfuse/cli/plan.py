@@ -11,6 +11,7 @@ from graphfuse.cli.common import (
     ExactOption,
     JsonOption,
     ModelArgument,
+    PatternsOption,
     PolicyOption,
     SizesOption,
     SkipOption,
@@ -33,6 +34,7 @@ def plan(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PLAN", help="The plan to write: .yaml, or .json.", show_default=False)],
     policy: PolicyOption = "auto",
     skip: SkipOption = None,
+    patterns: PatternsOption = None,
     exact_rounding: ExactOption = False,
     sizes: SizesOption = None,
     json_file: JsonOption = None,
@@ -44,7 +46,9 @@ def plan(
 
     check_outputs([output, json_file], [model])
     with progress(f"planning {model.name}"):
-        made = rewrite(model, policy=policy, skip=skip or (), exact_rounding=exact_rounding, sizes=parse_sizes(sizes))
+        made = rewrite(
+            model, policy=policy, skip=skip or (), exact_rounding=exact_rounding, sizes=parse_sizes(sizes), patterns=patterns or ()
+        )
     write_text(output, plan_text(made.plan, as_json=output.suffix.lower() == ".json"))
     write_json(json_file, made.report)
     show(*render.region_tables(made.regions), f"wrote {output}: set enabled to false, or edit nodes, then graphfuse rewrite --plan")

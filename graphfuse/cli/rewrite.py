@@ -13,6 +13,7 @@ from graphfuse.cli.common import (
     JsonOption,
     ModelArgument,
     ModelOutput,
+    PatternsOption,
     PolicyOption,
     SizesOption,
     SkipOption,
@@ -37,6 +38,7 @@ def rewrite(
     plan: Annotated[Path | None, typer.Option("--plan", metavar="PLAN", help="Fuse what this plan says.", show_default=False)] = None,
     policy: PolicyOption = "auto",
     skip: SkipOption = None,
+    patterns: PatternsOption = None,
     exact_rounding: ExactOption = False,
     sizes: SizesOption = None,
     json_file: JsonOption = None,
@@ -47,7 +49,15 @@ def rewrite(
 
     check_outputs([output, json_file], [model, plan])
     with progress(f"rewriting {model.name}"):
-        made = api.rewrite(model, policy=policy, skip=skip or (), plan=plan, exact_rounding=exact_rounding, sizes=parse_sizes(sizes))
+        made = api.rewrite(
+            model,
+            policy=policy,
+            skip=skip or (),
+            plan=plan,
+            exact_rounding=exact_rounding,
+            sizes=parse_sizes(sizes),
+            patterns=patterns or (),
+        )
     made.save(output)
     write_json(json_file, made.report)
     show(*render.rewrite_tables(made.report, made.regions), f"wrote {output}")

@@ -9,6 +9,7 @@ import typer
 from graphfuse.cli.common import (
     JsonOption,
     ModelArgument,
+    PatternsOption,
     PolicyOption,
     SizesOption,
     SkipOption,
@@ -27,7 +28,12 @@ def register(app: typer.Typer) -> None:
 
 
 def scan(
-    model: ModelArgument, policy: PolicyOption = "auto", skip: SkipOption = None, sizes: SizesOption = None, json_file: JsonOption = None
+    model: ModelArgument,
+    policy: PolicyOption = "auto",
+    skip: SkipOption = None,
+    patterns: PatternsOption = None,
+    sizes: SizesOption = None,
+    json_file: JsonOption = None,
 ) -> int:
     """Count small ops and chains, and predict launches and bytes before and after fusion."""
     from graphfuse.report import render
@@ -35,7 +41,7 @@ def scan(
 
     check_outputs([json_file], [model])
     with progress(f"scanning {model.name}"):
-        found = look(model, policy=policy, skip=skip or (), sizes=parse_sizes(sizes))
+        found = look(model, policy=policy, skip=skip or (), sizes=parse_sizes(sizes), patterns=patterns or ())
     show(*render.scan_tables(found))
     write_json(json_file, found.to_json())
     return 0
@@ -46,6 +52,7 @@ def explain(
     node: Annotated[str | None, typer.Argument(metavar="NODE", help="A node, or a value that it makes.", show_default=False)] = None,
     policy: PolicyOption = "auto",
     skip: SkipOption = None,
+    patterns: PatternsOption = None,
     json_file: JsonOption = None,
 ) -> int:
     """Say for every node, or for one, why it is fused or left alone."""
@@ -54,7 +61,7 @@ def explain(
 
     check_outputs([json_file], [model])
     with progress(f"looking at {model.name}"):
-        found = look(model, node, policy=policy, skip=skip or ())
+        found = look(model, node, policy=policy, skip=skip or (), patterns=patterns or ())
     show(*render.explain_tables(found))
     write_json(json_file, found.to_json())
     return 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir
@@ -14,6 +15,8 @@ from graphfuse.match.planfile import Plan, Refusal
 from graphfuse.match.rewrite import Prepared, prepare, select
 from graphfuse.match.select import Selection
 from graphfuse.match.small_ops import Kind
+from graphfuse.patterns.load import Source
+from graphfuse.patterns.pattern import Pattern
 
 _OTHER = {
     Kind.CONSTANT: ("constant", "a constant; constants are folded or become part of regions"),
@@ -36,16 +39,41 @@ class Explanation:
     producers: list[str] = field(default_factory=list)
     together: list[str] = field(default_factory=list)
     apart: list[Refusal] = field(default_factory=list)
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class PatternReport:
+    """What became of one pattern: how often it was rewritten, how many matches are there, else the nearest miss.
+
+    ``node`` is the offending node of the miss, ``near`` the node where the pattern would have ended, ``matched`` how many nodes fitted.
+    """
+
+    name: str
+    summary: str
+    rewritten: int
+    recognised: int
+    node: str = ""
+    near: str = ""
+    reason: str = ""
+    matched: int = 0
 
 
 def explain_model(
-    model: onnx_ir.Model, node: str | None = None, *, policy: str = "auto", skip: Iterable[str] = (), plan: Plan | None = None
+    model: onnx_ir.Model,
+    node: str | None = None,
+    *,
+    policy: str = "auto",
+    skip: Iterable[str] = (),
+    plan: Plan | None = None,
+    patterns: Iterable[Source] = (),
 ) -> list[Explanation]:
     """An explanation for each node of the folded graph, or for ``node`` alone (an id, or the name of a value that it makes).
 
     Raises GraphfuseError for a node that the graph does not have.
     """
-    prepared = prepare(model)
+    skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    prepared = prepare(model, skip=skip, patterns=patterns)
     selection = select(prepared, policy=policy, skip=skip, plan=plan)
     flow = prepared.context.flow
     ids = node_ids(flow.nodes)
@@ -53,6 +81,23 @@ def explain_model(
     home = {i: k for k, region in enumerate(selection.regions) for i in region.members}
     reasons = {name: r for r in reversed(selection.refusals) if not r.is_between for name in r.nodes}
     return [_explain(i, prepared, selection, ids, home, reasons) for i in wanted]
+
+
+def explain_patterns(model: onnx_ir.Model, *, skip: Iterable[str] = (), patterns: Iterable[Source] = ()) -> list[PatternReport]:
+    """A report on each pattern in force, in their order."""
+    prepared = prepare(model, skip=skip, patterns=patterns)
+    nodes = prepared.context.flow.nodes
+    names = dict(zip(nodes, node_ids(nodes), strict=True))
+    counts = Counter(m.pattern.name for m in prepared.recognised.matches)
+    return [_pattern_report(p, prepared, counts[p.name], names) for p in prepared.patterns]
+
+
+def _pattern_report(pattern: Pattern, prepared: Prepared, count: int, names: Mapping[onnx_ir.Node, str]) -> PatternReport:
+    rewritten, miss = prepared.repaired.get(pattern.name, 0), prepared.recognised.nearest.get(pattern.name)
+    if miss is None or rewritten or count:
+        return PatternReport(pattern.name, pattern.summary, rewritten, count)
+    node, near = (names.get(n, n.name or n.op_type) for n in (miss.node, miss.root))
+    return PatternReport(pattern.name, pattern.summary, 0, 0, node, near, miss.reason, miss.matched)
 
 
 def _find(model: onnx_ir.Model, flow: Flow, ids: list[str], wanted: str) -> int:
@@ -75,6 +120,7 @@ def _explain(
     flow, kind = prepared.context.flow, prepared.context.classes[i].kind
     rule, reason = _reason(i, kind, prepared, selection, ids, home, reasons)
     region = home.get(i, -1)
+    match = prepared.recognised.of(flow.nodes[i])
     members = selection.regions[region].members if region >= 0 else ()
     return Explanation(
         node=ids[i],
@@ -86,6 +132,7 @@ def _explain(
         producers=[ids[p] for p in flow.preds[i]],
         together=[ids[m] for m in members if m != i],
         apart=[r for r in selection.refusals if r.is_between and {ids[m] for m in members} & set(r.nodes)],
+        pattern=match.pattern.name if match else "",
     )
 
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from graphfuse.graph.facts import Facts
@@ -120,15 +120,16 @@ RULES: tuple[Rule, ...] = (
 
 
 class Policy:
-    """The rules in force. Raises GraphfuseError for an unknown policy or rule."""
+    """The rules in force. ``skip`` may name ``patterns``, too. Raises GraphfuseError for an unknown policy or name."""
 
-    def __init__(self, name: str = "auto", skip: Iterable[str] = ()) -> None:
+    def __init__(self, name: str = "auto", skip: Iterable[str] = (), patterns: Collection[str] = ()) -> None:
         if name not in POLICIES:
             raise GraphfuseError(f"policy {name!r} is unknown; take one of {', '.join(POLICIES)}")
         skipped = {skip} if isinstance(skip, str) else set(skip)
-        unknown = sorted(skipped - {r.name for r in RULES})
+        unknown = sorted(skipped - {r.name for r in RULES} - set(patterns))
         if unknown:
-            raise GraphfuseError(f"rule {unknown[0]!r} is unknown; the rules are {', '.join(r.name for r in RULES)}")
+            also = f", the patterns {', '.join(patterns)}" if patterns else ""
+            raise GraphfuseError(f"rule {unknown[0]!r} is unknown; the rules are {', '.join(r.name for r in RULES)}{also}")
         self.name = name
         self.rules = tuple(r for r in RULES if name == "auto" and r.name not in skipped)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir
@@ -28,19 +28,32 @@ class Call:
     body: Body
 
 
-def fuse(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequence[Region]) -> list[Call]:
+Words = Callable[[Sequence[onnx_ir.Node]], Sequence[str]]
+
+
+def op_types(nodes: Sequence[onnx_ir.Node]) -> list[str]:
+    """The words that a region is named after if nothing better is known."""
+    return [n.op_type for n in nodes]
+
+
+def fuse(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequence[Region], words: Words = op_types) -> list[Call]:
     """Replaces ``regions`` of ``model`` in place; returns their calls in order. The regions must be legal together.
 
-    ``flow`` and ``facts`` are those of the model as it is; they are out of date afterwards.
+    ``flow`` and ``facts`` are those of the model as it is; they are out of date afterwards. ``words`` says what nodes are called
+    in the names of their functions.
     """
     if not regions:
         return []
-    calls = _name_calls(model, flow, facts, regions)
+    calls = _name_calls(model, flow, facts, regions, words)
     order = Clusters(flow.preds, [r.members for r in regions])
     by_root = {order.find(c.region.members[0]): c for c in calls}
-    sequence = [by_root.get(r, flow.nodes[order.members[r][0]]) for r in order.roots()]
-    _replace(model.graph, flow, sequence)
-    _drop_constants(model.graph, calls)
+    roots = order.roots()
+    moved: dict[onnx_ir.Value, onnx_ir.Value] = {}
+    for number, graph in enumerate(flow.graphs):  # the main graph first: bodies read what it makes
+        own = [r for r in roots if flow.scope[r] == number]
+        if any(r in by_root for r in own):
+            _replace(graph, flow, number, [by_root.get(r, flow.nodes[order.members[r][0]]) for r in own], moved)
+    _drop_constants(model.graph, [c for c in calls if flow.scope[c.region.members[0]] == 0])
     model.opset_imports[DOMAIN] = 1
     if model.ir_version < MIN_IR_VERSION:
         model.metadata_props[IR_VERSION_KEY] = str(model.ir_version)
@@ -48,7 +61,7 @@ def fuse(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequence[Regio
     return calls
 
 
-def _name_calls(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequence[Region]) -> list[Call]:
+def _name_calls(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequence[Region], words: Words) -> list[Call]:
     taken = {f.name for f in model.functions.values()} | {n.op_type for n in flow.nodes}
     node_names = {n.name for n in model.graph.all_nodes() if n.name}
     functions: dict[bytes, str] = {}
@@ -58,7 +71,7 @@ def _name_calls(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequenc
         body = make_body(nodes, region.lowered, facts, model.opset_imports)
         content = body.content()
         if content not in functions:
-            functions[content] = body.function.name = fused_name([n.op_type for n in nodes], content, taken)
+            functions[content] = body.function.name = fused_name(words(nodes), content, taken)
             taken.add(body.function.name)
             model.functions[body.function.identifier()] = body.function
         name = unused_name(functions[content], node_names)
@@ -67,10 +80,15 @@ def _name_calls(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequenc
     return calls
 
 
-def _replace(graph: onnx_ir.Graph, flow: Flow, sequence: Sequence[Call | onnx_ir.Node]) -> None:
-    """Makes ``sequence`` the nodes of ``graph``, with a call node for each Call."""
-    graph.remove(flow.nodes)
-    moved: dict[onnx_ir.Value, onnx_ir.Value] = {}
+def _replace(
+    graph: onnx_ir.Graph,
+    flow: Flow,
+    number: int,
+    sequence: Sequence[Call | onnx_ir.Node],
+    moved: dict[onnx_ir.Value, onnx_ir.Value],
+) -> None:
+    """Makes ``sequence`` the nodes of ``graph``, which is that ``number`` of ``flow``, with a call node for each Call."""
+    graph.remove([flow.nodes[i] for i in flow.of_graph(number)])
     for item in sequence:
         graph.append(_call_node(flow, item, moved) if isinstance(item, Call) else item)
 
@@ -97,8 +115,9 @@ def _call_node(flow: Flow, call: Call, moved: dict[onnx_ir.Value, onnx_ir.Value]
 
 def _origin(flow: Flow, call: Call) -> str:
     """What ``restore`` needs to give back the very same graph."""
+    start = flow.starts[flow.scope[call.region.members[0]]]
     origin = {
-        "at": list(call.region.members),
+        "at": [i - start for i in call.region.members],
         "nodes": [flow.nodes[i].name or "" for i in call.region.members],
         "values": [v.name for v in call.body.inner],
         "constants": [v.name for v in call.body.constants],
@@ -107,7 +126,7 @@ def _origin(flow: Flow, call: Call) -> str:
 
 
 def _drop_constants(graph: onnx_ir.Graph, calls: Sequence[Call]) -> None:
-    """Removes initializers that now live in functions only."""
+    """Removes initializers that now live in functions only. What bodies read stays: other graphs are its home."""
     kept = set(graph.outputs)
     for value in {v: None for call in calls for v in call.body.constants}:
         name = value.name or ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import onnx_ir
@@ -11,6 +13,7 @@ from onnx_ir.passes.common import InlinePass
 
 from graphfuse.graph.facts import Facts
 from graphfuse.graph.fold import fold_constants
+from graphfuse.ir.errors import GraphfuseError
 from graphfuse.match.cost import Cost
 from graphfuse.match.flow import Flow, node_ids
 from graphfuse.match.grow import Region
@@ -22,11 +25,19 @@ from graphfuse.match.portable import Call, fuse
 from graphfuse.match.restore import is_fused, restore_model
 from graphfuse.match.select import Selection, costs, select_by_plan, select_by_policy
 from graphfuse.match.small_ops import Kind, classify, longest_chain
+from graphfuse.patterns.apply import Recognised, recognise, rewrite_patterns, words
+from graphfuse.patterns.load import Source, patterns_in_force
+from graphfuse.patterns.pattern import Pattern
+
+_MOST_ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class FusedRegion:
-    """One fused region. ``nodes`` are ids of the folded graph, ``inputs`` and ``outputs`` names of its values."""
+    """One fused region. ``nodes`` are ids of the folded graph, ``inputs`` and ``outputs`` names of its values.
+
+    ``patterns`` are those that lie wholly in it.
+    """
 
     name: str
     function: str
@@ -40,6 +51,7 @@ class FusedRegion:
     bytes_after: int
     reason: str
     spec: str
+    patterns: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -55,27 +67,55 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A folded model with all that is known about it; ``nodes_before`` counts the given model's nodes without constants."""
+    """A folded model with all that is known about it; ``nodes_before`` counts the given model's nodes without constants.
+
+    ``patterns`` are those in force, ``repaired`` says how often each was rewritten, ``recognised`` where they are now.
+    """
 
     model: onnx_ir.Model
     context: Context
     nodes_before: int
     fingerprint: str
+    patterns: tuple[Pattern, ...] = ()
+    repaired: Mapping[str, int] = field(default_factory=dict)
+    recognised: Recognised = field(default_factory=Recognised)
 
 
-def prepare(model: onnx_ir.Model, *, exact_rounding: bool = False, sizes: Mapping[str, int] | None = None) -> Prepared:
-    """Restores (if fused) and folds a copy of ``model``, and looks at every node of it."""
+def prepare(
+    model: onnx_ir.Model,
+    *,
+    exact_rounding: bool = False,
+    sizes: Mapping[str, int] | None = None,
+    skip: Iterable[str] = (),
+    patterns: Iterable[Source] = (),
+) -> Prepared:
+    """Restores (if fused) and folds a copy of ``model``, rewrites patterns in it, and looks at every node of it."""
     own = restore_model(model) if is_fused(model) else model.clone()
     nodes_before = _count_nodes(own)
     _inline_functions(own)
-    fold_constants(own)
-    facts = Facts(own)
-    if hoist_shapes(own, facts):
-        facts = Facts(own)
+    in_force = patterns_in_force(patterns, {skip} if isinstance(skip, str) else set(skip))
+    facts, repaired = _normalise(own, () if exact_rounding else in_force)
     flow = Flow(own.graph)
     legality = Legality(flow, facts, exact_rounding=exact_rounding)
     context = Context(flow, facts, classify(flow, facts), legality, dict(sizes or {}))
-    return Prepared(own, context, nodes_before, fingerprint(own.graph, flow))
+    recognised = recognise(flow.nodes, facts, in_force)
+    return Prepared(own, context, nodes_before, fingerprint(own.graph, flow), in_force, repaired, recognised)
+
+
+def _normalise(model: onnx_ir.Model, patterns: Sequence[Pattern]) -> tuple[Facts, dict[str, int]]:
+    """Folds constants, computes shapes from those of inputs and rewrites patterns, until nothing changes any more."""
+    repaired: dict[str, int] = {}
+    for _ in range(_MOST_ROUNDS):
+        fold_constants(model)
+        facts = Facts(model)
+        if hoist_shapes(model, facts):
+            facts = Facts(model)
+        changes = rewrite_patterns(model, facts, patterns)
+        if not changes:
+            return facts, repaired
+        for name, count in changes.items():
+            repaired[name] = repaired.get(name, 0) + count
+    raise GraphfuseError(f"pattern {next(iter(changes))!r} still fits after {_MOST_ROUNDS} rewrites: it makes what it looks for; mend it")
 
 
 def _inline_functions(model: onnx_ir.Model) -> None:
@@ -89,7 +129,8 @@ def select(prepared: Prepared, *, policy: str = "auto", skip: Iterable[str] = ()
     """The regions to fuse, by ``plan`` if there is one, else by policy. Raises GraphfuseError for an unknown rule or a wrong plan."""
     if plan is not None:
         return select_by_plan(prepared.context, plan, prepared.fingerprint)
-    return select_by_policy(prepared.context, Policy(policy, skip))
+    known = [p.name for p in (*patterns_in_force(), *prepared.patterns)]
+    return select_by_policy(prepared.context, Policy(policy, skip, known))
 
 
 def rewrite_model(
@@ -100,23 +141,28 @@ def rewrite_model(
     plan: Plan | None = None,
     exact_rounding: bool = False,
     sizes: Mapping[str, int] | None = None,
+    patterns: Iterable[Source] = (),
 ) -> Rewritten:
     """The model with its regions fused, in portable form; ``model`` is not changed.
 
     ``plan`` is applied instead of the policy. ``sizes`` are values of run-time dimensions at which costs are predicted
-    (by name; others count as 64). Raises GraphfuseError for an unknown policy or rule, and for a plan of another graph.
+    (by name; others count as 64). ``patterns`` are patterns, or files of them, beside those that come with graphfuse; ``skip`` names
+    rules of the policy and patterns to do without; with ``exact_rounding`` no pattern is rewritten. Raises GraphfuseError for an
+    unknown policy or rule, and for a plan of another graph.
     """
-    prepared = prepare(model, exact_rounding=exact_rounding, sizes=sizes)
+    skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    prepared = prepare(model, exact_rounding=exact_rounding, sizes=sizes, skip=skip, patterns=patterns)
     selection = select(prepared, policy=policy, skip=skip, plan=plan)
     context = prepared.context
     ids = node_ids(context.flow.nodes)
     counts = _counts(context)
     predicted = [costs(context, region) for region in selection.regions]
     op_types = {i: context.flow.nodes[i].op_type for region in selection.regions for i in region.members}
-    calls = fuse(prepared.model, context.flow, context.facts, selection.regions)
+    within = [_patterns_in(context.flow, r, prepared.recognised) for r in selection.regions]
+    calls = fuse(prepared.model, context.flow, context.facts, selection.regions, partial(words, recognised=prepared.recognised))
     regions = [
-        _account(call, before, after, reason, op_types, ids)
-        for call, (before, after), reason in zip(calls, predicted, selection.reasons, strict=True)
+        _account(call, before, after, reason, op_types, ids, names)
+        for call, (before, after), reason, names in zip(calls, predicted, selection.reasons, within, strict=True)
     ]
     made = Plan(VERSION, prepared.fingerprint, plan.policy if plan else policy, _planned(regions, selection), selection.refusals)
     report = _report(prepared, counts, regions, selection.refusals)
@@ -133,10 +179,17 @@ def _counts(context: Context) -> dict[str, int]:
 
 
 def _count_nodes(model: onnx_ir.Model) -> int:
-    return sum(not (n.op_type == "Constant" and n.domain in ("", "ai.onnx")) for n in model.graph)
+    return sum(not (n.op_type == "Constant" and n.domain in ("", "ai.onnx")) for n in model.graph.all_nodes())
 
 
-def _account(call: Call, before: Cost, after: Cost, reason: str, op_types: dict[int, str], ids: list[str]) -> FusedRegion:
+def _patterns_in(flow: Flow, region: Region, recognised: Recognised) -> list[str]:
+    nodes = {flow.nodes[i] for i in region.members}
+    return [m.pattern.name for m in recognised.matches if nodes.issuperset(m.nodes)]
+
+
+def _account(
+    call: Call, before: Cost, after: Cost, reason: str, op_types: dict[int, str], ids: list[str], patterns: list[str]
+) -> FusedRegion:
     return FusedRegion(
         name=call.name,
         function=call.function,
@@ -150,6 +203,7 @@ def _account(call: Call, before: Cost, after: Cost, reason: str, op_types: dict[
         bytes_after=after.bytes,
         reason=reason,
         spec=call.body.spec,
+        patterns=patterns,
     )
 
 
@@ -173,6 +227,10 @@ def _report(prepared: Prepared, counts: dict[str, int], regions: list[FusedRegio
         "launches_after": sum(r.kernels for r in regions),
         "bytes_before": sum(r.bytes_before for r in regions),
         "bytes_after": sum(r.bytes_after for r in regions),
+        "patterns": {
+            "rewritten": dict(prepared.repaired),
+            "recognised": dict(Counter(m.pattern.name for m in prepared.recognised.matches)),
+        },
         "regions": rows,
         "refusals": [asdict(r) for r in refusals],
     }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from graphfuse.check.verdict import CheckResult, OutputVerdict, RegionVerdict
-    from graphfuse.match.explain import Explanation
+    from graphfuse.match.explain import Explanation, PatternReport
     from graphfuse.report.doctor import Doctor
     from graphfuse.report.explain import Explained
     from graphfuse.report.scan import Scan
@@ -255,7 +255,20 @@ def explain_tables(found: Explained) -> list[RenderableType]:
         made.add_row(
             escape(node.node), node.op_type, Text(node.rule, style=_rule_style(node)), escape(found.names.get(node.region, node.reason))
         )
-    return [made]
+    return [made, _pattern_table(found.patterns)]
+
+
+def _pattern_table(patterns: Sequence[PatternReport]) -> Table:
+    """For each pattern how often it is there, else the nearest miss with the offending node."""
+    made = table("Patterns", "pattern", "there", "nearest miss: node", "why not", wide=("nearest miss: node", "why not"))
+    for found in patterns:
+        there = ", ".join(f"{n} {what}" for n, what in ((found.rewritten, "rewritten"), (found.recognised, "as it is")) if n)
+        made.add_row(found.name, Text(there, style="green"), escape(found.node), escape(_why(found)))
+    return made
+
+
+def _why(found: PatternReport) -> str:
+    return f"{found.reason} ({found.matched} nodes before it fit, up to {found.near})" if found.reason else ""
 
 
 def _rule_style(node: Explanation) -> str:
@@ -270,6 +283,7 @@ def _one_node(node: Explanation, names: dict[int, str]) -> Table:
         ("rule", Text(node.rule, style=_rule_style(node))),
         ("reason", node.reason),
         ("region", names.get(node.region, "")),
+        ("pattern", node.pattern),
         ("with", ", ".join(node.together)),
         ("reads from", ", ".join(node.producers)),
         ("read by", ", ".join(node.readers)),

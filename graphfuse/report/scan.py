@@ -14,6 +14,7 @@ from graphfuse.graph.load import load_model
 from graphfuse.match.cost import NOMINAL_SIZE, Cost, unfused_cost
 from graphfuse.match.rewrite import FusedRegion, prepare, rewrite_model
 from graphfuse.match.small_ops import Kind
+from graphfuse.patterns.load import Source
 from graphfuse.session.session import Model
 
 
@@ -57,11 +58,13 @@ def scan(
     skip: Iterable[str] = (),
     exact_rounding: bool = False,
     sizes: Mapping[str, int] | None = None,
+    patterns: Iterable[Source] = (),
 ) -> Scan:
     """Looks at a model as ``rewrite`` with these options would. Raises what it raises."""
     loaded = load_model(model)
-    made = rewrite_model(loaded, policy=policy, skip=skip, exact_rounding=exact_rounding, sizes=sizes)
-    context = prepare(loaded, exact_rounding=exact_rounding, sizes=sizes).context
+    skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    made = rewrite_model(loaded, policy=policy, skip=skip, exact_rounding=exact_rounding, sizes=sizes, patterns=patterns)
+    context = prepare(loaded, exact_rounding=exact_rounding, sizes=sizes, skip=skip, patterns=patterns).context
     kinds = Counter(c.kind.value for c in context.classes)
     nodes = [n for n, c in zip(context.flow.nodes, context.classes, strict=True) if c.kind not in (Kind.CONSTANT, Kind.SHAPE)]
     small = [n.op_type for n, c in zip(context.flow.nodes, context.classes, strict=True) if c.kind is Kind.SMALL]

@@ -1,0 +1,83 @@
+"""Which patterns are in force: ours, those of installed packages, those of the user's own files, less those switched off."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Union
+
+from graphfuse.ir.errors import GraphfuseError
+from graphfuse.patterns.library import LIBRARY
+from graphfuse.patterns.pattern import Pattern
+
+GROUP = "graphfuse.patterns"
+Source = Union[Pattern, str, "os.PathLike[str]"]
+
+
+def patterns_in_force(sources: Iterable[Source] = (), skip: Collection[str] = ()) -> tuple[Pattern, ...]:
+    """The user's ``sources`` (patterns, or files that define some), then ours and those of packages, without those in ``skip``.
+
+    Raises GraphfuseError for a file that cannot be executed, that defines no pattern, or a name that two patterns have.
+    """
+    given = [p for s in ([sources] if isinstance(sources, str | os.PathLike | Pattern) else sources) for p in _of(s)]
+    found = (*given, *LIBRARY, *installed())
+    names: set[str] = set()
+    for pattern in found:
+        if pattern.name in names:
+            raise GraphfuseError(f"pattern {pattern.name!r} is defined twice; give one of them another name")
+        names.add(pattern.name)
+    return tuple(p for p in found if p.name not in skip)
+
+
+def _of(source: Source) -> Sequence[Pattern]:
+    return [source] if isinstance(source, Pattern) else from_file(Path(source))
+
+
+def from_file(path: Path) -> list[Pattern]:
+    """Executes a Python file, which the user has to trust, and returns the patterns that are its global names."""
+    if not path.is_file():
+        raise GraphfuseError(f"{path}: no such file of patterns; check the path")
+    module = ModuleType("graphfuse_user_patterns")
+    module.__file__ = str(path)
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except Exception as error:  # whatever the user's code raises
+        line = next((t for t in reversed(_lines(error, str(path)))), None)
+        where = f"{path}:{line}" if line else str(path)
+        raise GraphfuseError(f"{where}: cannot be executed: {type(error).__name__}: {error}; mend the file") from error
+    return _patterns(list(vars(module).values()), str(path))
+
+
+def _lines(error: BaseException, path: str) -> list[int]:
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    return lines
+
+
+def _patterns(items: Iterable[Any], where: str) -> list[Pattern]:
+    flat = [p for item in items for p in (item if isinstance(item, list | tuple) else [item])]
+    found = list({id(p): p for p in flat if isinstance(p, Pattern)}.values())
+    if not found:
+        raise GraphfuseError(f"{where}: defines no pattern; give a graphfuse.patterns.Pattern a name of its own there")
+    return found
+
+
+@cache
+def installed() -> tuple[Pattern, ...]:
+    """The patterns of installed packages: entry points of the group ``graphfuse.patterns``, a pattern, a list of some, or a module."""
+    return tuple(p for point in sorted(entry_points(group=GROUP), key=lambda e: e.name) for p in _from_package(point))
+
+
+def _from_package(point: EntryPoint) -> list[Pattern]:
+    try:
+        item = point.load()
+    except Exception as error:  # whatever the package raises
+        raise GraphfuseError(f"the patterns of entry point {point.name!r} cannot be loaded: {error}; mend or remove its package") from error
+    return _patterns(vars(item).values() if isinstance(item, ModuleType) else [item], f"entry point {point.name!r}")
