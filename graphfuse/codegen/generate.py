@@ -23,6 +23,7 @@ from graphfuse.schedule.scalar import Node, Puller, windows
 THREADS = 256
 WARP = 32
 VECTOR = 16  # bytes of the widest access
+MOST_KEPT, FEW_OPERANDS = 40, 4  # what 64 registers a thread hold without spilling
 MANY_ROWS = 256  # enough to fill a large device with one block each
 ENTRY = "graphfuse_kernel"
 LIMIT_32 = 1 << 31
@@ -88,12 +89,17 @@ class Shaped:
         emitter = Emitter(
             Puller(self.program, _windows(self.program, self.segment, lanes)), wide=True, lanes=lanes, symbols=self.program.symbols
         )
-        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), 1, "0")
+        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), 1, 1, "0")
         return emitter
+
+    def rows(self, lanes: int) -> int:
+        """Neighbouring rows of one thread in a pointwise segment."""
+        own = isinstance(self.segment, Pointwise) and self.config.items is None
+        return pointwise.choose_rows(self.program, self.segment, lanes) if own and isinstance(self.segment, Pointwise) else 1
 
     def items(self, lanes: int, block: int) -> int:
         """Vectors of one thread in a pointwise segment."""
-        if not isinstance(self.segment, Pointwise):
+        if not isinstance(self.segment, Pointwise) or self.rows(lanes) > 1:
             return 1
         return pointwise.choose_items(self.segment, lanes, block, self.loads, self.config.items)
 
@@ -201,7 +207,7 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         if shaped.walk and lanes == shaped.walk.lanes and isinstance(shaped.segment, Pointwise):
             columns.emit(emitter, program, shaped.segment, shaped.walk, block, edge)
         else:
-            _emit_segment(emitter, program, shaped.segment, _team(shaped, block), shaped.items(lanes, block), edge)
+            _emit_segment(emitter, program, shaped.segment, _team(shaped, block), shaped.items(lanes, block), shaped.rows(lanes), edge)
         last = number == len(shapes) - 1
         head = "{" if last else f"if (blockIdx.x < {_edge(outer, number + 1, first + count)}) {{"
         lines += [head if number == 0 else f"else {head}", *(INDENT + text for text in emitter.scope.lines), "}"]
@@ -213,7 +219,7 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
                     vector_pointers.get(access.pointer, 1), vector_alignment(program, access.pointer, lanes)
                 )
     lines = [*outer.scope.lines, *lines]
-    text = "\n".join([_signature(program, choice, block, _resident(block, kept)), *(INDENT + text for text in lines), "}"])
+    text = "\n".join([_signature(program, choice, block, _resident(program, block, kept)), *(INDENT + text for text in lines), "}"])
     limits = tuple(d for d in _sizes(program) if isinstance(d, Expr)) if not choice.wide else ()
     return text, Variant(choice.name, first, block, _alignments(program, vector_pointers), limits)
 
@@ -234,7 +240,7 @@ def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
         return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
     if shaped.walk and lanes == shaped.walk.lanes:
         return columns.blocks(shaped.segment, shaped.walk, block)
-    return pointwise.blocks(shaped.segment, lanes, block, shaped.items(lanes, block))
+    return pointwise.blocks(shaped.segment, lanes, block, shaped.items(lanes, block), shaped.rows(lanes))
 
 
 def _edge(outer: Emitter, number: int, count: Dim) -> str:
@@ -248,21 +254,21 @@ def _edge(outer: Emitter, number: int, count: Dim) -> str:
     return name
 
 
-def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, each: int, first: str) -> None:
+def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, each: int, rows: int, first: str) -> None:
     emitter.scope.lane = emitter.lanes == 1
     if isinstance(segment, Rows):
         RowEmitter(emitter, program, segment, team).emit(first)
     else:
-        pointwise.emit(emitter, program, segment, team.block, each, first)
+        pointwise.emit(emitter, program, segment, team.block, each, rows, first)
 
 
-def _resident(block: int, kept: int) -> int:
+def _resident(program: Program, block: int, kept: int) -> int:
     """Blocks that a processor must have room for, so that one computes while another waits for memory.
 
     64 registers a thread let 1024 threads stay. Measured on an H200: two blocks of 512 instead of one make a group norm of
-    40960 elements a group 15% faster. A row that takes more registers would spill.
+    40960 elements a group 15% faster. A row that takes more registers, or many operands beside it, would spill.
     """
-    return max(1, 1024 // block) if block >= 512 and kept <= 40 else 1
+    return max(1, 1024 // block) if block >= 512 and kept <= MOST_KEPT and len(program.params) <= FEW_OPERANDS else 1
 
 
 def _signature(program: Program, choice: Choice, block: int, resident: int) -> str:

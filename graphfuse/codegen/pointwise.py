@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from graphfuse.codegen.cases import load_early
 from graphfuse.codegen.emit import Emitter
-from graphfuse.codegen.windows import find_windows
+from graphfuse.codegen.windows import find_windows, window
 from graphfuse.ir import expr
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.expr import Dim, Expr, Var
 from graphfuse.ir.program import Program
-from graphfuse.schedule.kernel import Pointwise, nominal
-from graphfuse.schedule.scalar import Index, Node, delinear, linear, vector_address
+from graphfuse.schedule.kernel import Pointwise, nominal, reachable
+from graphfuse.schedule.scalar import Index, Node, Puller, delinear, linear, vector_address, windows
 
 ITEMS = 2  # measured on an H200: 4 gains nothing over 2
+LESS = 0.7  # of the loads that rows on their own need
 ENOUGH = 1 << 20  # vectors that keep any device busy even so
 
 
@@ -38,15 +39,48 @@ def choose_items(segment: Pointwise, lanes: int, threads: int, loads: int, wish:
     return each if count % (threads * each) == 0 else 1
 
 
-def blocks(segment: Pointwise, lanes: int, threads: int, each: int) -> Dim:
+def choose_rows(program: Program, segment: Pointwise, lanes: int) -> int:
+    """Neighbouring rows of one thread: as many as make it load clearly less, where sliding windows overlap from row to row."""
+    found = windows(program)
+    if lanes == 1 or not found or len(segment.shape) < 2:
+        return 1
+    alone = _distinct_loads(program, segment, lanes, 1)
+    fits = [n for n in (4, 2) if isinstance(segment.shape[-2], int) and segment.shape[-2] % n == 0]
+    return next((n for n in fits if _distinct_loads(program, segment, lanes, n) <= LESS * n * alone), 1)
+
+
+def _distinct_loads(program: Program, segment: Pointwise, lanes: int, rows: int) -> int:
+    puller = Puller(program, windows(program))
+    nodes = reachable(puller, [node for _, _, node in _steps(puller, program, segment, lanes, rows)])
+    return len({window(n)[0] for n in nodes if n.kind == "tap"}) + sum(n.kind == "load" for n in nodes)
+
+
+def blocks(segment: Pointwise, lanes: int, threads: int, each: int, rows: int) -> Dim:
     """Blocks that a segment needs."""
-    return expr.ceildiv(steps(expr.product(segment.shape), lanes), threads * each)
+    count = steps(expr.product(segment.shape), lanes)
+    return expr.ceildiv(count // rows if isinstance(count, int) else count, threads * each)
 
 
-def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, each: int, first_block: str) -> None:
-    """Writes the body of a pointwise segment, ``each`` vectors a thread; ``first_block`` is its first block, in C."""
-    total, kind = expr.product(segment.shape), emitter.index_type
-    count = steps(total, emitter.lanes)
+def _steps(puller: Puller, program: Program, segment: Pointwise, lanes: int, rows: int) -> list[tuple[int, Index, Node]]:
+    """What a thread makes at vector ``u``: result, index and node, for each of its ``rows`` neighbouring rows."""
+    shape = segment.shape if rows == 1 else (*segment.shape[:-2], expr.floordiv(segment.shape[-2], rows), segment.shape[-1])
+    unit = expr.var("u", steps(expr.product(shape), lanes))
+    index = delinear(lanes * unit + expr.var("j", lanes), shape)
+    made = []
+    for k in range(rows):
+        own = index if rows == 1 else (*index[:-2], rows * index[-2] + k, index[-1])
+        made += [(result, own, puller.pull(program.results[result], own)) for result in segment.results]
+    return made
+
+
+def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, each: int, rows: int, first_block: str) -> None:
+    """Writes the body of a pointwise segment: ``each`` vectors a thread, or one in each of ``rows`` rows.
+
+    ``first_block`` is the segment's first block, in C.
+    """
+    kind = emitter.index_type
+    count = steps(expr.product(segment.shape), emitter.lanes)
+    count = count // rows if isinstance(count, int) else count
     block = f"({kind})(blockIdx.x - {first_block})"
     if each == 1:
         emitter.line(f"const {kind} u = {block} * {emitter.integer(threads)} + ({kind})threadIdx.x;")
@@ -55,14 +89,13 @@ def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, e
     else:
         unit = f"const {kind} u = ({block} * {each} + k) * {emitter.integer(threads)} + ({kind})threadIdx.x;"
         head = f"GF_UNROLL for (int k = 0; k < {each}; ++k) {{ {unit}"
-    index = delinear(emitter.lanes * expr.var("u", count) + expr.var("j", emitter.lanes), segment.shape)
-    roots = [emitter.puller.pull(program.results[k], index) for k in segment.results]
+    made = _steps(emitter.puller, program, segment, emitter.lanes, rows)
     with emitter.block(head):
-        find_windows(emitter, roots)
+        find_windows(emitter, [node for _, _, node in made])
         if nominal(count) < ENOUGH:  # the device is not full: waiting for memory twice is what takes the time
-            load_early(emitter, roots)
-        for k, root in zip(segment.results, roots, strict=True):
-            store(emitter, k, program.outputs[k][0], root, index, program)
+            load_early(emitter, [node for _, _, node in made])
+        for result, index, node in made:
+            store(emitter, result, program.outputs[result][0], node, index, program)
 
 
 def store(emitter: Emitter, result: int, dtype: DType, node: Node, index: Index, program: Program) -> None:

@@ -19,14 +19,14 @@ def find_windows(e: Emitter, roots: Sequence[Node]) -> None:
     """Notes how far the windows among the nodes of ``roots`` reach; comes before the first of them is written."""
     for node in reachable(e.puller, roots):
         if node.kind == "tap":
-            key, place = _window(node)
+            key, place = window(node)
             e.taps.setdefault(key, []).append(place)
 
 
 def write_tap(e: Emitter, node: Node) -> str:
     """One place of a window: the elements of all places and lanes are computed once, into one array."""
     number, index = node.payload
-    key, place = _window(node)
+    key, place = window(node)
     first, reach = min(e.taps[key]), max(e.taps[key]) - min(e.taps[key])
     if e.scope.lane or reach == 0 or reach > MAX_REACH:
         return e.ref(e.puller.pull_through(number, index))
@@ -71,7 +71,7 @@ def _find_window(e: Emitter, key: tuple[int, Index]) -> str | None:
     return next((s.windows[key] for s in e.scopes() if key in s.windows), None)
 
 
-def _window(node: Node) -> tuple[tuple[int, Index], int]:
+def window(node: Node) -> tuple[tuple[int, Index], int]:
     """The window that a tap belongs to (its index without lane and place), and its place in it."""
     number, index = node.payload
     last = index[-1] - sum((expr.var(v.name, v.extent) for v in expr.variables(index[-1]) if v.name == "j"), 0)

@@ -222,6 +222,18 @@ class Builder:
                 raise ProgramError(f"a slice from {start} by {step}, {size} long, may leave an axis of {dim}")
         if sizes == x.shape and all(s == 1 for s in steps):
             return x
+        if x.instr.op == "slice":
+            return self._slice_of_slice(x, starts, sizes, steps)
+        return self._add("slice", (x.id,), x.dtype, sizes, starts=starts, steps=steps)
+
+    def _slice_of_slice(self, x: Val, starts: Shape, sizes: Shape, steps: tuple[int, ...]) -> Val:
+        """One slice of what ``x`` slices, where that too can be proven to stay inside; windows are seen through it."""
+        whole = Val(self, x.instr.args[0])
+        outer = zip(x.instr.attr("starts"), x.instr.attr("steps"), starts, steps, strict=True)
+        first, by = zip(*((start + step * at, step * stride) for start, step, at, stride in outer), strict=True)
+        parts = zip(first, sizes, by, whole.shape, strict=True)
+        if all(size == 0 or _stays_inside(start, size, step, dim) for start, size, step, dim in parts):
+            return self.slice(whole, first, sizes, by)
         return self._add("slice", (x.id,), x.dtype, sizes, starts=starts, steps=steps)
 
     def pad(self, x: Val, low: Sequence[Dim], high: Sequence[Dim], fill: Val | Number) -> Val:
