@@ -185,8 +185,20 @@ def slice_range(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
     if step > 0:
         start, end = _place(start, 0, dim), _place(end, 0, dim)
         return start, expr.emax(0, expr.ceildiv(end - start, step))
-    start, end = _place(start, -1, dim - 1), _place(end, -1, dim - 1)
+    start, end = _last_start(start, dim), _place(end, -1, dim - 1)
     return start, expr.emax(0, expr.ceildiv(start - end, -step))
+
+
+def _last_start(bound: Dim, dim: Dim) -> Dim:
+    """Where a walk backwards begins: held in the axis at both ends, so one from before its beginning still meets element 0.
+
+    NumPy finds nothing there. An axis without elements has its beginning at -1, from where nothing is met.
+    """
+    if expr.is_nonneg(bound):
+        return _place(bound, -1, dim - 1)
+    if not expr.is_less(bound, 0):
+        raise Refused("unknown-value", f"a Slice bound of {bound} may be negative or not")
+    return expr.emax(dim + bound, expr.emin(0, dim - 1))
 
 
 def _place(bound: Dim, low: Dim, high: Dim) -> Dim:

@@ -62,7 +62,9 @@ def _range(m: Maker, size: Size) -> tuple[int, int, int]:
 
 
 def _length(size: int, start: int, end: int, step: int) -> int:
-    """ONNX clamps the bounds of a slice as Python does."""
+    """ONNX clamps the bounds of a slice as Python does, but for a start before the axis with a negative step: that is at 0."""
+    if step < 0 and start < -size:
+        start = 0
     return len(range(*slice(start, end, step).indices(size)))
 
 
