@@ -21,7 +21,7 @@ from graphfuse.codegen.source import KernelSource
 from graphfuse.ir import Program, loads
 from graphfuse.ir.dtypes import DType
 from graphfuse_plugin import guard
-from graphfuse_plugin.plugin import TRT_TYPES
+from graphfuse_plugin.region import TRT_TYPES
 from tests import stand_in_trt
 
 Shape = tuple[int, ...]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import onnx_ir
 
     from graphfuse_plugin.kernels import Request
-    from graphfuse_plugin.plugin import Region
+    from graphfuse_plugin.region import Region
 
 Labels = Mapping[str, Sequence["str | int | None"]]  # for each input, each axis: its size, or the name that stands for it
 
@@ -70,7 +70,7 @@ def warm(model: onnx_ir.Model, profiles: Sequence[Ranges], targets: Sequence[str
     from graphfuse.match import export_plugin
     from graphfuse_plugin.guard import building
     from graphfuse_plugin.kernels import Request, compile_regions, default_targets
-    from graphfuse_plugin.plugin import Region
+    from graphfuse_plugin.region import Region
 
     plugin_form = export_plugin(model).model
     specs = dict.fromkeys(n.attributes["spec"].as_string() for n in plugin_form.graph if n.op_type == "FusedRegion")

@@ -40,7 +40,7 @@ def network_flags(flavour: Flavour) -> int:
 def register_nodes(flavour: Flavour, nodes: Sequence[FusedNode], target: AotTarget) -> None:
     """Make every region's plugin known. Raises GraphfuseError naming the node that cannot be one."""
     from graphfuse_plugin.aot import register_aot
-    from graphfuse_plugin.plugin import Region
+    from graphfuse_plugin.region import Region
 
     trtp = importlib.import_module(f"{flavour.module.__name__}.plugin")
     for spec, name in {node.spec: node.name for node in reversed(nodes)}.items():

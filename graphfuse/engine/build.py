@@ -136,7 +136,7 @@ def fused_nodes(model: Model) -> list[FusedNode]:
 
 def _check_specs(nodes: Sequence[FusedNode]) -> None:
     """Raises ProgramError naming the node whose spec is damaged or cannot be a plugin."""
-    from graphfuse_plugin.plugin import Region
+    from graphfuse_plugin.region import Region
 
     for spec, name in {node.spec: node.name for node in reversed(nodes)}.items():
         try:

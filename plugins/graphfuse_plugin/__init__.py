@@ -16,7 +16,8 @@ from graphfuse_plugin.creator import FusedRegionCreator, make_creator_class
 from graphfuse_plugin.fields import marker
 from graphfuse_plugin.guard import Build, building, reraise
 from graphfuse_plugin.kernels import COVERING, default_targets
-from graphfuse_plugin.plugin import NAME, NAMESPACE, VERSION, FusedRegionPlugin, unsupported_io
+from graphfuse_plugin.plugin import NAME, NAMESPACE, VERSION, FusedRegionPlugin
+from graphfuse_plugin.region import unsupported_io
 from graphfuse_plugin.variants import specialise
 
 __all__ = [

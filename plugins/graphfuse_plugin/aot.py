@@ -18,7 +18,8 @@ from graphfuse.ir.expr import Call, Dim, Sym
 from graphfuse_plugin.aot_kernel import MIN_DRIVER, AotKernel, compile_aot
 from graphfuse_plugin.guard import record
 from graphfuse_plugin.kernels import known_sizes
-from graphfuse_plugin.plugin import NAMESPACE, TRT_TYPES, Region
+from graphfuse_plugin.plugin import NAMESPACE
+from graphfuse_plugin.region import TRT_TYPES, Region
 from graphfuse_plugin.shapes import readings
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from graphfuse.ir.errors import ProgramError
 from graphfuse_plugin import fields
 from graphfuse_plugin.guard import guarded_or, returns
-from graphfuse_plugin.plugin import NAME, NAMESPACE, VERSION, Region, make_plugin_class
+from graphfuse_plugin.plugin import NAME, NAMESPACE, VERSION, make_plugin_class
+from graphfuse_plugin.region import Region
 
 
 class FusedRegionCreator:
@@ -28,13 +29,12 @@ class FusedRegionCreator:
     @returns(lambda self, value: isinstance(value, self.trt.IPluginV3), "a plugin")
     def create_plugin(self, name: str, field_collection: Any, phase: Any) -> Any:
         parts = fields.read(field_collection)
-        region = Region.parse(fields.text(parts, fields.SPEC))
-        kernels: tuple[fields.Kernel, ...] = ()
-        if phase == self.trt.TensorRTPhase.RUNTIME:
-            if fields.KERNELS not in parts:
-                raise ProgramError("this engine was built without its kernels: the build reported an error; build it again")
-            kernels = fields.unpack(region.spec, region.program, parts[fields.KERNELS])
-        return make_plugin_class(self.trt)(region, kernels)
+        spec = fields.text(parts, fields.SPEC)
+        if phase != self.trt.TensorRTPhase.RUNTIME:
+            return make_plugin_class(self.trt)(Region.parse(spec))
+        if fields.KERNELS not in parts:
+            raise ProgramError("this engine was built without its kernels: the build reported an error; build it again")
+        return make_plugin_class(self.trt)(*fields.unpack(spec, parts[fields.KERNELS]))
 
 
 @lru_cache(maxsize=4)

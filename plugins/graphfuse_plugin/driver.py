@@ -7,7 +7,6 @@ that used it goes. Functions are loaded eagerly, because a first launch under st
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -71,7 +70,7 @@ class Driver:
 
     def load(self, image: bytes, entry: str) -> Any:
         context = int(self._call("cuCtxGetId", self._call("cuCtxGetCurrent")))  # an id is never used twice, an address may be
-        key = (context, hashlib.sha256(image).digest())
+        key = context, image  # the hash of bytes is worked out once
         with self._lock, self._outside_captures():
             if key not in self._modules:
                 self._modules[key] = self._call("cuModuleLoadData", image)

@@ -1,7 +1,7 @@
 """What a fused layer keeps in an engine: its spec, and its kernels compiled.
 
 Two fields of bytes. ``spec`` is the program's canonical JSON, as in the model. ``kernels`` is a line of JSON (ASCII) that
-describes the kernels, then their cubins one after another. The line begins with a marker made from the spec, so that a
+describes the region's inputs and outputs and the kernels, then their cubins one after another. The line begins with a marker made from the spec, so that a
 builder can look for it in the finished plan. Everything is checked on the way in. What cannot be checked is what a cubin
 does: an engine, like a program, must come from someone you trust.
 """
@@ -13,19 +13,23 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from graphfuse.codegen.source import Variant
-from graphfuse.ir import expr
+from graphfuse.ir import dtypes, expr
+from graphfuse.ir.dtypes import DType
 from graphfuse.ir.errors import ProgramError
-from graphfuse.ir.program import Program
+from graphfuse.ir.expr import Dim, Shape
+from graphfuse_plugin.region import Interface, Region
 
-FORMAT = 1
+FORMAT = 2
 SPEC, KERNELS = "spec", "kernels"
 MAX_HEADER = 4 << 20
 MAX_CUBIN = 64 << 20
 _ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
+_SIDES = ("params", "outputs")  # of an interface
 _ELF = b"\x7fELF"
 
 
@@ -51,7 +55,7 @@ def marker(spec: str) -> bytes:
     return b"graphfuse-region:" + hashlib.sha256(spec.encode()).hexdigest().encode()
 
 
-def pack(spec: str, kernels: tuple[Kernel, ...]) -> bytes:
+def pack(region: Region, kernels: tuple[Kernel, ...]) -> bytes:
     """The ``kernels`` field."""
     blob = bytearray()
     rows = []
@@ -67,16 +71,17 @@ def pack(spec: str, kernels: tuple[Kernel, ...]) -> bytes:
             "variants": [_variant_row(v) for v in kernel.variants],
             "cubins": cubins,
         })  # fmt: skip
-    header = {"format": FORMAT, "kernels": rows}
-    return marker(spec) + b" " + json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode() + b"\n" + bytes(blob)
+    interface = {side: [[t.name, [expr.render(d) for d in shape]] for t, shape in getattr(region.interface, side)] for side in _SIDES}
+    header = {"format": FORMAT, **interface, "kernels": rows}
+    return marker(region.spec) + b" " + json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode() + b"\n" + bytes(blob)
 
 
 def _variant_row(variant: Variant) -> list[Any]:
     return [variant.entry, expr.render(variant.grid), variant.block, list(variant.align), [expr.render(d) for d in variant.below_2_31]]
 
 
-def unpack(spec: str, program: Program, data: bytes) -> tuple[Kernel, ...]:
-    """What ``pack`` wrote. Raises ProgramError with one line that says what is wrong."""
+def unpack(spec: str, data: bytes) -> tuple[Region, tuple[Kernel, ...]]:
+    """What ``pack`` wrote, with the region. Raises ProgramError with one line that says what is wrong."""
     line, newline, blob = data.partition(b"\n")
     if not newline or len(line) > MAX_HEADER or not line.startswith(marker(spec) + b" "):
         raise ProgramError("the kernels in this engine do not belong to the region's spec; build the engine again")
@@ -86,7 +91,8 @@ def unpack(spec: str, program: Program, data: bytes) -> tuple[Kernel, ...]:
             raise ProgramError(
                 f"the engine holds kernels in format {header['format']!r}, this graphfuse reads {FORMAT}; build the engine again"
             )
-        return tuple(_kernel(row, program, blob) for row in header["kernels"])
+        interface = Interface(*(tuple(_tensor(row) for row in header[side]) for side in _SIDES))
+        return Region.known(spec, interface), tuple(_kernel(row, interface, blob) for row in header["kernels"])
     except ProgramError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -98,13 +104,24 @@ def _want(condition: bool, what: str) -> None:
         raise ProgramError(f"damaged kernels in this engine: {what}; build it again")
 
 
-def _kernel(row: Mapping[str, Any], program: Program, blob: bytes) -> Kernel:
+def _tensor(row: list[Any]) -> tuple[DType, Shape]:
+    dtype, shape = row
+    return dtypes.BY_NAME[dtype], tuple(_parse(d) for d in shape)
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str | int) -> Dim:
+    """Sizes and grids of an engine repeat themselves."""
+    return expr.parse(text)
+
+
+def _kernel(row: Mapping[str, Any], interface: Interface, blob: bytes) -> Kernel:
     symbols = tuple(row["symbols"])
     fixed = dict(row["fixed"])
-    known = set(program.symbols)
+    known = set(interface.symbols)
     _want(all(type(s) is str for s in symbols) and len(set(symbols)) == len(symbols) and known >= {*symbols, *fixed}, "unknown sizes")
     _want(all(type(v) is int and v >= 0 for v in fixed.values()), "sizes that are no numbers")
-    variants = tuple(_variant(v, len(program.params) + len(program.results), symbols) for v in row["variants"])
+    variants = tuple(_variant(v, interface.pointers, symbols) for v in row["variants"])
     _want(bool(variants), "a kernel without entry points")
     return Kernel(fixed, symbols, variants, {arch: _cubin(arch, place, blob) for arch, place in row["cubins"].items()})
 
@@ -114,7 +131,7 @@ def _variant(row: list[Any], pointers: int, symbols: tuple[str, ...]) -> Variant
     _want(type(entry) is str and _ENTRY.fullmatch(entry) is not None, "a bad entry name")
     _want(type(block) is int and 1 <= block <= 1024, "a bad block size")
     _want(len(align) == pointers and all(type(a) is int and a in (1, 2, 4, 8, 16, 32) for a in align), "bad alignments")
-    blocks, *limits = [expr.parse(d) for d in (grid, *bounded)]
+    blocks, *limits = [_parse(d) for d in (grid, *bounded)]
     _want(all(expr.symbols(d) <= set(symbols) for d in (blocks, *limits)), "a grid of unknown sizes")
     return Variant(entry, blocks, block, tuple(align), tuple(limits))
 

@@ -12,6 +12,7 @@ from graphfuse.ir.program import Program
 from graphfuse_plugin.driver import gpu_arch
 from graphfuse_plugin.fields import Kernel
 from graphfuse_plugin.guard import current
+from graphfuse_plugin.region import Region
 from graphfuse_plugin.shapes import readings
 
 # Where a machine has no GPU, engines are built for others. A cubin runs on every later minor of its major version (8.0 on
@@ -136,7 +137,7 @@ def find_cubin(kernel: Kernel, arch: str) -> bytes | None:
     return kernel.cubins[max(older, key=lambda name: int(name[-1]))] if older else None
 
 
-def adapt(program: Program, kernel: Kernel, arch: str) -> tuple[Kernel, bytes]:
+def adapt(region: Region, kernel: Kernel, arch: str) -> tuple[Kernel, bytes]:
     """``kernel`` with a cubin for ``arch``: the one that it holds, else compiled anew where code generation and NVRTC are here.
 
     Raises GraphfuseError naming the target to build with.
@@ -145,7 +146,7 @@ def adapt(program: Program, kernel: Kernel, arch: str) -> tuple[Kernel, bytes]:
     if image is not None:
         return kernel, image
     try:
-        (made,) = compile_kernels([(program, kernel.fixed)], [arch])
+        (made,) = compile_kernels([(region.program, kernel.fixed)], [arch])
     except (GraphfuseError, ImportError) as error:
         raise GraphfuseError(
             f"this engine holds kernels for {', '.join(sorted(kernel.cubins))}, not for {arch}, and they cannot be compiled here "

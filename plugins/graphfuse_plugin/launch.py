@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphfuse.ir.errors import GraphfuseError, ShapeError
-from graphfuse.ir.program import Program
 from graphfuse_plugin import driver, variants
 from graphfuse_plugin.driver import Launch
 from graphfuse_plugin.fields import Kernel
 from graphfuse_plugin.kernels import adapt
+from graphfuse_plugin.region import Region
 
 MAX_BLOCKS = (1 << 31) - 1
 MAX_PREPARED = 64  # sets of shapes whose decisions are kept, for each context
@@ -71,12 +71,11 @@ class Prepared:
 class Launcher:
     """The kernels of one region in one execution context; not shared between contexts."""
 
-    def __init__(self, spec: str, program: Program, kernels: tuple[Kernel, ...]) -> None:
-        self.spec = spec
-        self.program = program
+    def __init__(self, region: Region, kernels: tuple[Kernel, ...]) -> None:
+        self.region = region
         self.kernels = kernels
         self.current: Prepared | None = None
-        self._count = len(program.params) + len(program.results)
+        self._count = region.interface.pointers
         self._prepared: OrderedDict[Shapes, Prepared] = OrderedDict()
         self._loaded: dict[int, tuple[Kernel, tuple[Any, ...]]] = {}
         self._hardened: OrderedDict[tuple[tuple[str, int], ...], tuple[Kernel, tuple[Any, ...]]] = OrderedDict()
@@ -90,7 +89,7 @@ class Launcher:
     def _functions(self, index: int) -> tuple[Kernel, tuple[Any, ...]]:
         if index not in self._loaded:
             device = driver.device()
-            kernel, image = adapt(self.program, self.kernels[index], device.arch())
+            kernel, image = adapt(self.region, self.kernels[index], device.arch())
             self._loaded[index] = kernel, tuple(device.load(image, v.entry) for v in kernel.variants)
         return self._loaded[index]
 
@@ -114,7 +113,7 @@ class Launcher:
         self.current = known
 
     def _decide(self, shapes: Shapes) -> Prepared:
-        env = self.program.bind(shapes)
+        env = self.region.interface.bind(shapes)
         kernel, functions = self._pick(env)
         arguments = Arguments(self._count, [env[name] for name in kernel.symbols])
         launcher = driver.device().launcher
@@ -153,7 +152,7 @@ class Launcher:
         key = tuple(sorted(env.items()))
         if key not in self._hardened:
             device = driver.device()
-            kernel = asked.find(self.spec, self.program, env, device.arch())
+            kernel = asked.find(self.region, env, device.arch())
             if kernel is None:
                 return None
             (image,) = kernel.cubins.values()

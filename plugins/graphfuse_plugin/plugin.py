@@ -8,59 +8,20 @@ the kernels in an immutable tuple; a clone shares both and has its own launcher.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from graphfuse.ir import dtypes, loads
 from graphfuse.ir.dtypes import DType
-from graphfuse.ir.errors import GraphfuseError, ProgramError
-from graphfuse.ir.program import Program
+from graphfuse.ir.errors import GraphfuseError
 from graphfuse_plugin import fields
 from graphfuse_plugin.fields import FieldStore, Kernel
 from graphfuse_plugin.guard import current, guarded, guarded_or, record, returns
 from graphfuse_plugin.kernels import Request, compile_regions, hardened_sizes
 from graphfuse_plugin.launch import Launcher
+from graphfuse_plugin.region import TRT_TYPES, Region, Tensors
 from graphfuse_plugin.shapes import output_shapes
 
 NAME, VERSION, NAMESPACE = "FusedRegion", "1", "graphfuse"
-MAX_RANK = 8  # of a TensorRT tensor
-TRT_TYPES = {
-    dtypes.F32: "FLOAT", dtypes.F16: "HALF", dtypes.BF16: "BF16", dtypes.I8: "INT8", dtypes.I32: "INT32", dtypes.I64: "INT64", dtypes.BOOL: "BOOL",
-}  # fmt: skip
-
-
-def unsupported_io(program: Program) -> str | None:
-    """Why a program cannot be a plugin, in one line; None if it can. Its inner values may have any type."""
-    for side, tensors in (("input", program.params), ("output", program.outputs)):
-        for number, (dtype, shape) in enumerate(tensors):
-            if dtype not in TRT_TYPES:
-                return f"{side} {number} is {dtype}; TensorRT plugins take {', '.join(t.name for t in TRT_TYPES)}"
-            if len(shape) > MAX_RANK:
-                return f"{side} {number} has rank {len(shape)}; TensorRT tensors have at most {MAX_RANK} dimensions"
-    return None
-
-
-@dataclass(frozen=True)
-class Region:
-    """A region as its plugins know it."""
-
-    spec: str
-    program: Program
-
-    @classmethod
-    def parse(cls, spec: str) -> Region:
-        """Raises ProgramError for a spec that is damaged or that cannot be a plugin."""
-        program = loads(spec)
-        reason = unsupported_io(program)
-        if reason is not None:
-            raise ProgramError(f"this region cannot be a TensorRT plugin: {reason}")
-        return cls(spec, program)
-
-    @property
-    def tensors(self) -> list[tuple[DType, tuple[Any, ...]]]:
-        """Inputs, then outputs."""
-        return [*self.program.params, *self.program.outputs]
 
 
 class FusedRegionPlugin:
@@ -74,7 +35,7 @@ class FusedRegionPlugin:
         for base in (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
             base.__init__(self)
         self.plugin_name, self.plugin_version, self.plugin_namespace = NAME, VERSION, NAMESPACE
-        self.num_outputs = len(region.program.results)
+        self.num_outputs = len(region.interface.outputs)
         self.region = region
         self.kernels = kernels
         self._launcher: Launcher | None = None
@@ -99,13 +60,13 @@ class FusedRegionPlugin:
     @guarded
     @returns(lambda self, value: _is_list(value, self.num_outputs), "a type for each output")
     def get_output_data_types(self, input_types: Sequence[Any]) -> list[Any]:
-        wanted = [self._trt_type(t) for t, _ in self.region.program.params]
+        wanted = [self._trt_type(t) for t, _ in self.region.interface.params]
         if list(input_types) != wanted:
             raise GraphfuseError(
                 f"a fused region was made for inputs of type {', '.join(t.name for t in wanted)}; "
                 f"the network gives {', '.join(t.name for t in input_types)}"
             )
-        return [self._trt_type(t) for t, _ in self.region.program.outputs]
+        return [self._trt_type(t) for t, _ in self.region.interface.outputs]
 
     @guarded
     @returns(lambda self, value: _is_list(value, self.num_outputs), "a shape for each output")
@@ -117,7 +78,7 @@ class FusedRegionPlugin:
     def supports_format_combination(self, pos: int, in_out: Sequence[Any], num_inputs: int) -> bool:
         """One combination only: TensorRT would otherwise compile all of them into the plan."""
         desc = in_out[pos].desc
-        return bool(desc.format == self.trt.TensorFormat.LINEAR and desc.type == self._trt_type(self.region.tensors[pos][0]))
+        return bool(desc.format == self.trt.TensorFormat.LINEAR and desc.type == self._trt_type(self._tensors[pos][0]))
 
     @guarded
     def configure_plugin(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -138,7 +99,7 @@ class FusedRegionPlugin:
     @returns(lambda self, value: isinstance(value, self.trt.PluginFieldCollection) and len(value) > 0, "fields")
     def get_fields_to_serialize(self) -> Any:
         if self._store is None:
-            parts = {fields.SPEC: self.region.spec.encode("ascii"), fields.KERNELS: fields.pack(self.region.spec, self.kernels)}
+            parts = {fields.SPEC: self.region.spec.encode("ascii"), fields.KERNELS: fields.pack(self.region, self.kernels)}
             self._store = FieldStore(self.trt, parts)
             current().kept.append(self._store)
         return self._store.collection
@@ -176,8 +137,12 @@ class FusedRegionPlugin:
     def launcher(self) -> Launcher:
         """This context's launcher."""
         if self._launcher is None:
-            self._launcher = Launcher(self.region.spec, self.region.program, self.kernels)
+            self._launcher = Launcher(self.region, self.kernels)
         return self._launcher
+
+    @property
+    def _tensors(self) -> Tensors:
+        return self.region.interface.params + self.region.interface.outputs
 
     def _trt_type(self, dtype: DType) -> Any:
         return getattr(self.trt.DataType, TRT_TYPES[dtype])

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from graphfuse.ir.program import Program
 from graphfuse_plugin.fields import Kernel
 from graphfuse_plugin.kernels import compile_kernels
+from graphfuse_plugin.region import Region
 
 SWITCH = "GRAPHFUSE_SPECIALISE"  # the environment's way to ask: how many kernels to keep
 LOADS_FOR_EACH = 8  # kernels loaded at most over a process's life, for each one kept
@@ -34,21 +34,21 @@ class Variants:
         self._pool = ThreadPoolExecutor(1, "graphfuse-specialise")
         self._lock = threading.Lock()
 
-    def find(self, spec: str, program: Program, env: Mapping[str, int], arch: str) -> Kernel | None:
+    def find(self, region: Region, env: Mapping[str, int], arch: str) -> Kernel | None:
         """The kernel for exactly these sizes if it is ready; if it is not, it will be. Never waits."""
-        key = spec, tuple(sorted(env.items())), arch
+        key = region.spec, tuple(sorted(env.items())), arch
         with self._lock:
-            job = self._jobs.get(key) or self._start(key, program, dict(env))
+            job = self._jobs.get(key) or self._start(key, region, dict(env))
             if job is None:
                 return None
             self._jobs.move_to_end(key)
         return job.result() if job.done() and not job.cancelled() else None
 
-    def _start(self, key: Key, program: Program, env: dict[str, int]) -> Future[Kernel | None] | None:
+    def _start(self, key: Key, region: Region, env: dict[str, int]) -> Future[Kernel | None] | None:
         if self._started >= self.limit * LOADS_FOR_EACH:
             return None
         self._started += 1
-        self._jobs[key] = job = self._pool.submit(_compile, program, env, key[2])
+        self._jobs[key] = job = self._pool.submit(_compile, region, env, key[2])
         while len(self._jobs) > self.limit:
             self._jobs.popitem(last=False)[1].cancel()
         return job
@@ -68,10 +68,10 @@ class Variants:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _compile(program: Program, env: dict[str, int], arch: str) -> Kernel | None:
+def _compile(region: Region, env: dict[str, int], arch: str) -> Kernel | None:
     """None where it cannot be compiled: the general kernel goes on serving, and the reason is logged."""
     try:
-        (kernel,) = compile_kernels([(program, env)], [arch])
+        (kernel,) = compile_kernels([(region.program, env)], [arch])
     except Exception as error:
         logging.getLogger("graphfuse").warning("no kernel hardened for %s: %s", env, error)
         return None

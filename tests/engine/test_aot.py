@@ -18,7 +18,7 @@ from graphfuse.ir import Builder, GraphfuseError, dtypes, dumps, expr, loads
 from graphfuse_plugin.aot import aot_name, unsupported_aot
 from graphfuse_plugin.aot_kernel import compile_aot
 from graphfuse_plugin.kernels import known_sizes
-from graphfuse_plugin.plugin import Region
+from graphfuse_plugin.region import Region
 from tests import full_trt, regions
 
 with_bindings = pytest.mark.skipif(full_trt.absence() is not None, reason=full_trt.absence() or "")
@@ -30,7 +30,7 @@ import graphfuse_plugin  # before TensorRT, whose libraries are absent: there is
 import tensorrt as trt, tensorrt.plugin as trtp
 import tensorrt.plugin._lib as lib, tensorrt.plugin._tensor as tensor, tensorrt.plugin._plugin_class as classes
 from graphfuse_plugin import aot, building
-from graphfuse_plugin.plugin import TRT_TYPES, Region
+from graphfuse_plugin.region import TRT_TYPES, Region
 from tests import stand_in_trt as stand_in
 
 class Registry:

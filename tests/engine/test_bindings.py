@@ -11,7 +11,8 @@ import pytest
 
 from graphfuse.engine import load_flavour
 from graphfuse_plugin.creator import FusedRegionCreator
-from graphfuse_plugin.plugin import TRT_TYPES, FusedRegionPlugin
+from graphfuse_plugin.plugin import FusedRegionPlugin
+from graphfuse_plugin.region import TRT_TYPES
 from tests import full_trt
 from tests.bindings_use import OBJECTS, faults, signatures, uses
 from tests.conftest import ROOT

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -143,46 +141,3 @@ def test_importing_the_plugin_after_tensorrt_registers_it() -> None:
 
 
 SOURCES = [*(ROOT / "graphfuse/engine").glob("*.py"), *(ROOT / "plugins/graphfuse_plugin").glob("*.py")]
-
-
-def trt_names(source: Path) -> set[str]:
-    """Dotted names that a file looks up in the TensorRT module, e.g. ``TensorIOMode.INPUT``."""
-    found = set()
-    for node in ast.walk(ast.parse(source.read_text())):
-        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
-        for prefix in ("trt.", "self.trt.", "self.module.", "self.flavour.module.", "flavour.module."):
-            if text.startswith(prefix):
-                found.add(text[len(prefix) :].partition("(")[0])
-    return {name for name in found if name[0].isupper() or name.startswith("get_")}
-
-
-def test_every_tensorrt_name_that_we_use_exists() -> None:
-    trt = flavour.load_flavour("tensorrt_rtx").module
-    used = {name for source in SOURCES for name in trt_names(source)}
-    assert {"TensorIOMode.INPUT", "Runtime", "Builder", "OnnxParser", "LayerType.PLUGIN_V3"} <= used
-    for name in used:
-        thing = trt
-        for part in name.split("."):
-            if part.startswith("__"):
-                break
-            assert hasattr(thing, part), name
-            thing = getattr(thing, part)
-
-
-@pytest.mark.parametrize(
-    ("owner", "methods"),
-    [
-        ("Runtime", "deserialize_cuda_engine"),
-        ("ICudaEngine", "create_execution_context num_io_tensors get_tensor_name get_tensor_mode get_tensor_dtype"),
-        ("IExecutionContext", "set_input_shape set_tensor_address get_tensor_shape execute_async_v3"),
-        ("Builder", "create_network create_builder_config create_optimization_profile build_serialized_network"),
-        ("INetworkDefinition", "num_inputs get_input num_layers get_layer"),
-        ("IBuilderConfig", "add_optimization_profile num_compute_capabilities set_compute_capability"),
-        ("OnnxParser", "parse parse_from_file num_errors get_error"),
-        ("ITensor", "name shape get_dimension_name"),
-    ],
-)
-def test_every_method_that_we_call_exists(owner, methods) -> None:
-    trt = flavour.load_flavour("tensorrt_rtx").module
-    for method in methods.split():
-        assert hasattr(getattr(trt, owner), method), f"{owner}.{method}"

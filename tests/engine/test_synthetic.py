@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 import graphfuse_plugin
 from graphfuse.engine import Engine, build_engine, load_flavour
 from graphfuse.engine.shapes import parse_profiles
-from graphfuse.ir import Builder, GraphfuseError, ShapeError, dtypes, dumps, loads, sym
+from graphfuse.ir import Builder, GraphfuseError, ShapeError, dtypes, dumps, sym
 from graphfuse_plugin import fields
 from tests import regions
 from tests.regions import fused, lone, model
@@ -46,7 +46,7 @@ def kernels(engine: Engine, spec: str) -> list[tuple[fields.Kernel, ...]]:
     for match in re.finditer(re.escape(graphfuse_plugin.marker(spec)) + rb" ", engine.bytes):
         header = engine.bytes[match.end() : engine.bytes.index(b"\n", match.end())]
         size = sum(place[1] for row in json.loads(header)["kernels"] for place in row["cubins"].values())
-        found[header] = fields.unpack(spec, loads(spec), engine.bytes[match.start() : match.end() + len(header) + 1 + size])
+        found[header] = fields.unpack(spec, engine.bytes[match.start() : match.end() + len(header) + 1 + size])[1]
     return list(found.values())
 
 
