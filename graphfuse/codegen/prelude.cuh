@@ -56,14 +56,17 @@ GF_INLINE gf_u16 gf_float_to_half(float x) {
   const gf_u32 odd = (magnitude >> 13) & 1;
   return (gf_u16)(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
 }
+#else
+GF_INLINE float gf_half_to_float(gf_u16 h) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h)); return x; }
+GF_INLINE gf_u16 gf_float_to_half(float x) { gf_u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+#endif
+#if defined(GF_HOST) || __CUDA_ARCH__ < 800  // Turing lacks the instruction
 GF_INLINE gf_u16 gf_float_to_bfloat(float x) {
   const gf_u32 b = gf_float_bits(x);
   if ((b & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
   return (gf_u16)((b + 0x7fffu + ((b >> 16) & 1)) >> 16);
 }
 #else
-GF_INLINE float gf_half_to_float(gf_u16 h) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h)); return x; }
-GF_INLINE gf_u16 gf_float_to_half(float x) { gf_u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
 GF_INLINE gf_u16 gf_float_to_bfloat(float x) { gf_u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
 #endif
 template <int M, int BIAS, int KIND> GF_INLINE float gf_float8_to_float(gf_u8 b) {
@@ -200,7 +203,7 @@ template <class T> GF_INLINE T gf_shr(T a, T b) { return b >= (T)(sizeof(T) * 8)
 
 template <class T> GF_INLINE T gf_min(T a, T b) { return b < a ? b : a; }
 template <class T> GF_INLINE T gf_max(T a, T b) { return a < b ? b : a; }
-#ifdef GF_HOST
+#if defined(GF_HOST) || __CUDA_ARCH__ < 800  // as above
 GF_INLINE float gf_min(float a, float b) { return (a != a || b != b) ? a + b : b < a ? b : a; }
 GF_INLINE float gf_max(float a, float b) { return (a != a || b != b) ? a + b : a < b ? b : a; }
 #else  // one instruction: FMNMX.NAN

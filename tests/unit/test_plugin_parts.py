@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from graphfuse.ir import ShapeError, dtypes, loads
 from graphfuse_plugin import building, guard, unsupported_io
 from graphfuse_plugin.fields import Kernel, marker
-from graphfuse_plugin.kernels import COVERING, find_cubin, known_sizes
+from graphfuse_plugin.kernels import COVERING, compile_kernels, find_cubin, known_sizes
 from tests import regions
 
 
@@ -100,3 +101,11 @@ def test_errors_go_to_the_build_of_their_thread() -> None:
 def test_markers_differ_by_spec() -> None:
     assert marker(regions.scale()) != marker(regions.pair())
     assert marker("") == marker("")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="cuda-bindings is not installed")
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"])
+def test_every_type_and_schedule_compiles_for_every_target(arch) -> None:
+    specs = [*map(regions.same, regions.PLUGIN_TYPES), regions.pair(), regions.softmax(), regions.softmax(5000), regions.joined()]
+    kernels = compile_kernels([(loads(spec), {}) for spec in specs], [arch])
+    assert all(find_cubin(kernel, arch) for kernel in kernels)
