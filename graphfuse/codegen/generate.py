@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ THREADS = 256
 WARP = 32
 VECTOR = 16  # bytes of the widest access
 MOST_KEPT, FEW_OPERANDS = 40, 4  # what 64 registers a thread hold without spilling
+LONG_ROW = 1025  # elements from which on a row is worth a block instead of a warp
 MANY_ROWS = 256  # enough to fill a large device with one block each
 ENTRY = "graphfuse_kernel"
 LIMIT_32 = 1 << 31
@@ -52,11 +54,12 @@ def prelude() -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """One entry point: vectors or single elements, 32- or 64-bit indices."""
+    """One entry point: vectors or single elements, 32- or 64-bit indices, for rows of any length or for long ones."""
 
     name: str
     vectors: bool
     wide: bool
+    long: bool = False
 
 
 class Shaped:
@@ -73,6 +76,15 @@ class Shaped:
         if self.walk:
             self.lanes = self.walk.lanes
         self.team = _wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
+        self.open_rows = _open_length(program, segment, self.lanes) if isinstance(segment, Rows) and not config.team else None
+
+    def suited(self, choice: Choice) -> Shaped:
+        """The same for an entry point: rows of a length that is open and may be long have a block each."""
+        if self.open_rows is None or not (choice.long or choice.wide):
+            return self
+        other = copy(self)
+        other.team = Team(THREADS, THREADS)
+        return other
 
     def _worthwhile(self, lanes: int) -> bool:
         """Vectors pay when most bytes then move by accesses of at most 16 bytes that are whole vectors."""
@@ -107,6 +119,12 @@ class Shaped:
 def _windows(program: Program, segment: Pointwise | Rows, lanes: int) -> frozenset[int]:
     """Sliding windows are worth an array where a thread has several neighbouring elements."""
     return windows(program) if lanes > 1 and isinstance(segment, Pointwise) else frozenset()
+
+
+def _open_length(program: Program, rows: Rows, lanes: int) -> Expr | None:
+    """The length of a row that only a launch knows: then long rows get an entry point with a block for each."""
+    longest = max((p.columns for p in walk(Puller(program), program, rows, lanes).passes), key=nominal)
+    return longest if isinstance(longest, Expr) else None
 
 
 def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
@@ -169,6 +187,8 @@ def _choices(kernel: Kernel, shapes: Sequence[Shaped]) -> list[Choice]:
     if static:
         return [Choice(f"{ENTRY}_{'vector' if v else 'scalar'}", v, wide) for v in kinds]
     narrow = [Choice(f"{ENTRY}_{'vector' if v else 'scalar'}_32", v, False) for v in kinds]
+    if any(s.open_rows is not None for s in shapes):
+        narrow = [Choice(f"{c.name}_long", c.vectors, c.wide, long=True) for c in narrow] + narrow
     return [*narrow, *(Choice(f"{ENTRY}_{'vector' if v else 'scalar'}_64", v, True) for v in kinds)]
 
 
@@ -186,6 +206,7 @@ def _sizes(program: Program) -> list[Dim]:
 
 def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[str, Variant]:
     program = kernel.program
+    shapes = [s.suited(choice) for s in shapes]
     block = max((s.team.block if s.team and s.team.threads > WARP else s.config.threads or THREADS for s in shapes), default=THREADS)
     if len(shapes) == 1 and shapes[0].team:
         block = shapes[0].team.block
@@ -221,7 +242,8 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
     lines = [*outer.scope.lines, *lines]
     text = "\n".join([_signature(program, choice, block, _resident(program, block, kept)), *(INDENT + text for text in lines), "}"])
     limits = tuple(d for d in _sizes(program) if isinstance(d, Expr)) if not choice.wide else ()
-    return text, Variant(choice.name, first, block, _alignments(program, vector_pointers), limits)
+    least = tuple((s.open_rows, LONG_ROW) for s in shapes if choice.long and s.open_rows is not None)
+    return text, Variant(choice.name, first, block, _alignments(program, vector_pointers), limits, least)
 
 
 def _team(shaped: Shaped, block: int) -> Team:

@@ -15,8 +15,8 @@ class Variant:
 
     ``grid`` is the number of blocks (one axis) as an expression of the program's symbols; 0 means nothing to launch.
     ``block`` is the number of threads. ``align`` holds, for each pointer argument (inputs, then outputs), the alignment
-    in bytes that the entry relies on, ``below_2_31`` sizes that must stay below 2**31 because the entry counts in 32 bits; a
-    launcher picks the first variant for which all of that holds.
+    in bytes that the entry relies on, ``below_2_31`` sizes that must stay below 2**31 because the entry counts in 32 bits,
+    ``at_least`` sizes from which on the entry is the better one; a launcher picks the first variant for which all holds.
     """
 
     entry: str
@@ -24,11 +24,13 @@ class Variant:
     block: int
     align: tuple[int, ...]
     below_2_31: tuple[Dim, ...] = ()
+    at_least: tuple[tuple[Dim, int], ...] = ()
 
     def fits(self, pointers: Sequence[int], env: Mapping[str, int]) -> bool:
         """Whether the entry may be launched on these addresses and with these values of the symbols."""
         aligned = all(p % a == 0 for p, a in zip(pointers, self.align, strict=True))
-        return aligned and all(expr.evaluate(d, env) < 1 << 31 for d in self.below_2_31)
+        small = all(expr.evaluate(d, env) < 1 << 31 for d in self.below_2_31)
+        return aligned and small and all(expr.evaluate(d, env) >= least for d, least in self.at_least)
 
     def blocks(self, env: Mapping[str, int]) -> int:
         """Blocks to launch for these values of the symbols."""

@@ -26,7 +26,7 @@ DRIVERS = {525: "8.0", 535: "8.2", 545: "8.3", 550: "8.4", 560: "8.5", 570: "8.7
 MIN_DRIVER = 535  # of the oldest branch that is still maintained
 # The version of PTX that first knew an architecture.
 _SINCE = {75: "6.3", 80: "7.0", 86: "7.1", 87: "7.4", 89: "7.8", 90: "7.8", 100: "8.6", 120: "8.7", 103: "8.8", 121: "8.8", 110: "9.0"}
-_HEAD = re.compile(r'^extern "C" __global__ void __launch_bounds__\((\d+)\) (\w+)\(([^()]*)\) \{', re.MULTILINE)
+_HEAD = re.compile(r'^extern "C" __global__ void __launch_bounds__\((\d+)(?:, \d+)?\) (\w+)\(([^()]*)\) \{', re.MULTILINE)
 # A hint about loads whose bytes are not all wanted; older drivers do not know it and do well without it.
 _HINT = re.compile(r'^\s*\.pragma "used_bytes_mask [^"]*";\n', re.MULTILINE)
 _HINT_SINCE = (8, 3)
@@ -100,8 +100,8 @@ def lowered(ptx: str, version: str) -> str:
 
 
 def _usable(source: KernelSource, largest: Sizes) -> list[Variant]:
-    """Variants whose indices hold every size, down to the first that takes any address."""
-    fitting = [v for v in source.variants if all(expr.evaluate(d, largest) < 1 << 31 for d in v.below_2_31)]
+    """Variants for every size, whose indices hold the largest, down to the first that takes any address."""
+    fitting = [v for v in source.variants if not v.at_least and all(expr.evaluate(d, largest) < 1 << 31 for d in v.below_2_31)]
     natural = next((k for k, v in enumerate(fitting) if v.align == source.variants[-1].align), None)
     if natural is None or len({v.block for v in fitting}) != 1:
         raise GraphfuseError("the variants of a kernel do not go together; please report it")

@@ -23,7 +23,7 @@ from graphfuse.ir.errors import ProgramError
 from graphfuse.ir.expr import Dim, Shape
 from graphfuse_plugin.region import Interface, Region
 
-FORMAT = 2
+FORMAT = 3
 SPEC, KERNELS = "spec", "kernels"
 MAX_HEADER = 4 << 20
 MAX_CUBIN = 64 << 20
@@ -77,7 +77,8 @@ def pack(region: Region, kernels: tuple[Kernel, ...]) -> bytes:
 
 
 def _variant_row(variant: Variant) -> list[Any]:
-    return [variant.entry, expr.render(variant.grid), variant.block, list(variant.align), [expr.render(d) for d in variant.below_2_31]]
+    limits = [[expr.render(d) for d in variant.below_2_31], [[expr.render(d), least] for d, least in variant.at_least]]
+    return [variant.entry, expr.render(variant.grid), variant.block, list(variant.align), *limits]
 
 
 def unpack(spec: str, data: bytes) -> tuple[Region, tuple[Kernel, ...]]:
@@ -127,13 +128,15 @@ def _kernel(row: Mapping[str, Any], interface: Interface, blob: bytes) -> Kernel
 
 
 def _variant(row: list[Any], pointers: int, symbols: tuple[str, ...]) -> Variant:
-    entry, grid, block, align, bounded = row
+    entry, grid, block, align, bounded, wanted = row
     _want(type(entry) is str and _ENTRY.fullmatch(entry) is not None, "a bad entry name")
     _want(type(block) is int and 1 <= block <= 1024, "a bad block size")
     _want(len(align) == pointers and all(type(a) is int and a in (1, 2, 4, 8, 16, 32) for a in align), "bad alignments")
     blocks, *limits = [_parse(d) for d in (grid, *bounded)]
-    _want(all(expr.symbols(d) <= set(symbols) for d in (blocks, *limits)), "a grid of unknown sizes")
-    return Variant(entry, blocks, block, tuple(align), tuple(limits))
+    least = [(_parse(d), n) for d, n in wanted]
+    _want(all(type(n) is int for _, n in least), "a bad size limit")
+    _want(all(expr.symbols(d) <= set(symbols) for d in (blocks, *limits, *(d for d, _ in least))), "a grid of unknown sizes")
+    return Variant(entry, blocks, block, tuple(align), tuple(limits), tuple(least))
 
 
 def _cubin(arch: Any, place: list[Any], blob: bytes) -> bytes:

@@ -85,6 +85,13 @@ def test_a_dynamic_program_has_narrow_and_wide_entries() -> None:
     assert source.pick([4, 0], {"B": 1 << 20}).entry.endswith("scalar_32")
 
 
+def test_long_rows_of_open_length_have_a_block_each() -> None:
+    b = Builder()
+    source = generate(b.finish([softmax(b, b.param(F32, (8, sym("T"))), 1)]))
+    short, long = (source.pick([0, 0], {"T": n}) for n in (1024, 1025))
+    assert (short.blocks({"T": 1024}), long.blocks({"T": 1025})) == (1, 8) and long.at_least
+
+
 def test_names_from_a_spec_never_reach_the_source() -> None:
     spec = '{"version":1,"params":[["f32",["int_main_return","ヽ"]]],"body":[["map",[0,0],{"fn":"add"}]],"results":[1]}'
     text = generate(loads(spec)).text
