@@ -88,6 +88,7 @@ class Puller:
         self._interned: dict[object, Node] = {}
         self._pulled: dict[Wish, Node] = {}
         self._by_index: dict[Node, Var] = {}
+        self._exact = _rounds_results(program)
 
     def pull(self, number: int, index: Index) -> Node:
         """The element of instruction ``number`` at ``index``. Raises Refused when there would be too much to compute."""
@@ -187,7 +188,11 @@ class Puller:
         """An operation on nodes; adding 0 is never dropped (it would change -0.0)."""
         if fn == "div" and dtype.compute is dtypes.F32:
             return self._divide(dtype, *args)
-        return self.intern("op", dtype, args, "exp_small" if fn == "exp" and dtype.is_small_float else fn)
+        return self.intern("op", dtype, args, "exp_small" if fn == "exp" and self._small(dtype) else fn)
+
+    def _small(self, dtype: DType) -> bool:
+        """Whether an approximation will do for values of this type: nothing looks at them before their rounding hides it."""
+        return dtype.is_small_float and not self._exact
 
     def _divide(self, dtype: DType, x: Node, by: Node) -> Node:
         """A quotient; a divisor that many elements share is inverted once, a power of 2 is multiplied by."""
@@ -198,11 +203,11 @@ class Puller:
                 return self.intern("op", dtype, (x, self.const(1.0 / float(by.payload), dtype)), "mul")
         if x.vars - by.vars and by.vars < x.vars:
             inverse = self.intern("op", dtypes.F32, (one, by), "div")
-            if dtype.is_small_float:
+            if self._small(dtype):
                 return self.intern("op", dtype, (x, inverse), "mul")
             return self.intern("op", dtype, (x, by, inverse), "div_by")
         if x.kind == "const" and x.payload == 1.0:
-            return self.intern("op", dtype, (by,), "rcp_small") if dtype.is_small_float else self.intern("op", dtype, (one, by), "div")
+            return self.intern("op", dtype, (by,), "rcp_small") if self._small(dtype) else self.intern("op", dtype, (one, by), "div")
         return self.intern("op", dtype, (x, by), "div")
 
     def _cast(self, instr: Instr, number: int, index: Index) -> Steps:
@@ -302,6 +307,12 @@ class Puller:
 
     def _reduce(self, instr: Instr, number: int, index: Index) -> Node:
         return self.intern("reduce", instr.dtype, (), (number, index), exprs=index)
+
+
+def _rounds_results(program: Program) -> bool:
+    """Whether quotients or exponentials of small floats are rounded where they are made, so that each bit before it counts."""
+    rounded = (program.body[i.args[0]] for i in program.body if i.op == "round")
+    return any(i.op == "map" and i.attr("fn") in ("exp", "div") for i in rounded)
 
 
 def slides(index: Index) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from graphfuse.codegen import generate
 from graphfuse.ir import Builder, Program, Val, loads, sym
-from graphfuse.ir.dtypes import F32, I64
+from graphfuse.ir.dtypes import F16, F32, I64
 from graphfuse.ir.errors import Refused
 from graphfuse.schedule.kernel import Pointwise, Rows, plan
 from tests.programs import CASES, layer_norm, softmax
@@ -90,6 +90,16 @@ def test_long_rows_of_open_length_have_a_block_each() -> None:
     source = generate(b.finish([softmax(b, b.param(F32, (8, sym("T"))), 1)]))
     short, long = (source.pick([0, 0], {"T": n}) for n in (1024, 1025))
     assert (short.blocks({"T": 1024}), long.blocks({"T": 1025})) == (1, 8) and long.at_least
+
+
+def test_approximations_only_where_a_rounding_hides_them() -> None:
+    def text(exact: bool, compared: bool = False) -> str:
+        b = Builder(exact_rounding=exact)
+        y = b.map("exp", b.param(F16, (64,)))
+        return generate(b.finish([b.map("lt", y, 2.0) if compared else y])).text.split('extern "C"', 1)[1]
+
+    assert "gf_exp_small(" in text(False)
+    assert "gf_exp_small(" not in text(True) and "gf_exp_small(" not in text(False, compared=True)
 
 
 def test_names_from_a_spec_never_reach_the_source() -> None:
