@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from graphfuse.cli import bench, build, cache, doctor, plan, polygraphy, rewrite, scan, show, tune, verify
+from graphfuse.cli import bench, build, cache, doctor, folders, plan, polygraphy, rewrite, scan, show, tune, verify
 from graphfuse.ir.errors import GraphfuseError
 
 FINE, FAILED, BAD_INPUT = 0, 1, 2
@@ -25,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Exit codes: 0 fine, 1 a check failed, 2 bad input. GRAPHFUSE_DEBUG=1 or --debug shows where an error came from.",
 )
-for group in (scan, plan, rewrite, build, verify, tune, bench, polygraphy, cache, show, doctor):
+for group in (scan, plan, rewrite, build, verify, tune, bench, polygraphy, folders, cache, show, doctor):
     group.register(app)
 
 

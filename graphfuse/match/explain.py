@@ -94,8 +94,10 @@ def explain_patterns(model: onnx_ir.Model, *, skip: Iterable[str] = (), patterns
 
 def _pattern_report(pattern: Pattern, prepared: Prepared, count: int, names: Mapping[onnx_ir.Node, str]) -> PatternReport:
     rewritten, miss = prepared.repaired.get(pattern.name, 0), prepared.recognised.nearest.get(pattern.name)
+    absent = prepared.recognised.absent.get(pattern.name)
     if miss is None or rewritten or count:
-        return PatternReport(pattern.name, pattern.summary, rewritten, count)
+        reason = f"the graph has no {absent}" if absent and not rewritten else ""
+        return PatternReport(pattern.name, pattern.summary, rewritten, count, reason=reason)
     node, near = (names.get(n, n.name or n.op_type) for n in (miss.node, miss.root))
     return PatternReport(pattern.name, pattern.summary, 0, 0, node, near, miss.reason, miss.matched)
 

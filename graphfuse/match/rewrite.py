@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -11,25 +11,20 @@ from typing import Any
 import onnx_ir
 from onnx_ir.passes.common import InlinePass
 
-from graphfuse.graph.facts import Facts
-from graphfuse.graph.fold import fold_constants
-from graphfuse.ir.errors import GraphfuseError
 from graphfuse.match.cost import Cost
 from graphfuse.match.flow import Flow, node_ids
 from graphfuse.match.grow import Region
-from graphfuse.match.hoist import hoist_shapes
 from graphfuse.match.legal import Legality
+from graphfuse.match.normalise import normalise
 from graphfuse.match.planfile import VERSION, Plan, PlannedRegion, Refusal, fingerprint
 from graphfuse.match.policy import Context, Policy
 from graphfuse.match.portable import Call, fuse
 from graphfuse.match.restore import is_fused, restore_model
 from graphfuse.match.select import Selection, costs, select_by_plan, select_by_policy
 from graphfuse.match.small_ops import Kind, classify, longest_chain
-from graphfuse.patterns.apply import Recognised, recognise, rewrite_patterns, words
+from graphfuse.patterns.apply import Recognised, recognise, words
 from graphfuse.patterns.load import Source, patterns_in_force
 from graphfuse.patterns.pattern import Pattern
-
-_MOST_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -94,28 +89,14 @@ def prepare(
     nodes_before = _count_nodes(own)
     _inline_functions(own)
     in_force = patterns_in_force(patterns, {skip} if isinstance(skip, str) else set(skip))
-    facts, repaired = _normalise(own, () if exact_rounding else in_force)
+    facts, repairs = normalise(own, () if exact_rounding else in_force)
     flow = Flow(own.graph)
     legality = Legality(flow, facts, exact_rounding=exact_rounding)
     context = Context(flow, facts, classify(flow, facts), legality, dict(sizes or {}))
     recognised = recognise(flow.nodes, facts, in_force)
-    return Prepared(own, context, nodes_before, fingerprint(own.graph, flow), in_force, repaired, recognised)
-
-
-def _normalise(model: onnx_ir.Model, patterns: Sequence[Pattern]) -> tuple[Facts, dict[str, int]]:
-    """Folds constants, computes shapes from those of inputs and rewrites patterns, until nothing changes any more."""
-    repaired: dict[str, int] = {}
-    for _ in range(_MOST_ROUNDS):
-        fold_constants(model)
-        facts = Facts(model)
-        if hoist_shapes(model, facts):
-            facts = Facts(model)
-        changes = rewrite_patterns(model, facts, patterns)
-        if not changes:
-            return facts, repaired
-        for name, count in changes.items():
-            repaired[name] = repaired.get(name, 0) + count
-    raise GraphfuseError(f"pattern {next(iter(changes))!r} still fits after {_MOST_ROUNDS} rewrites: it makes what it looks for; mend it")
+    return Prepared(
+        own, context, nodes_before, fingerprint(own.graph, flow), in_force, Counter(r.pattern.name for r in repairs), recognised
+    )
 
 
 def _inline_functions(model: onnx_ir.Model) -> None:

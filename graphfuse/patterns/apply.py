@@ -21,10 +21,14 @@ MAX_ROUNDS = 8
 
 @dataclass
 class Recognised:
-    """What is where in a graph that stays as it is. No node is in two matches; ``nearest`` has a miss for patterns without any."""
+    """What is where in a graph that stays as it is. No node is in two matches.
+
+    ``nearest`` has the nearest miss of patterns without any, ``absent`` an op type that they need and the graph does not have.
+    """
 
     matches: list[Match] = field(default_factory=list)
     nearest: dict[str, Miss] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
 
     def of(self, node: ir.Node) -> Match | None:
         """The match that a node is part of."""
@@ -47,28 +51,36 @@ def recognise(nodes: Sequence[ir.Node], facts: Facts, patterns: Sequence[Pattern
                 claimed.update(match.nodes)
     matches.sort(key=lambda m: search.place[m.nodes[-1]])
     found = {m.pattern.name for m in matches}
-    return Recognised(matches, {name: miss for name, miss in search.nearest.items() if name not in found})
+    return Recognised(matches, {name: miss for name, miss in search.nearest.items() if name not in found}, search.absent)
 
 
-def rewrite_patterns(model: ir.Model, facts: Facts, patterns: Sequence[Pattern]) -> dict[str, int]:
-    """Rewrites ``model`` in place, once at each place that patterns with a rewrite fit; says how often each did.
+@dataclass(frozen=True)
+class Repair:
+    """A place that was rewritten. ``nodes`` are those that make its results now; they may have been rewritten again since."""
+
+    pattern: Pattern
+    nodes: tuple[ir.Node, ...]
+
+
+def rewrite_patterns(model: ir.Model, facts: Facts, patterns: Sequence[Pattern]) -> list[Repair]:
+    """Rewrites ``model`` in place, once at each place that patterns with a rewrite fit.
 
     ``facts`` are out of date afterwards if the result is not empty. What new nodes make is looked at by the next call only.
     Raises GraphfuseError for a rewrite that does not keep its outputs' types and shapes.
     """
     wanted = [p for p in patterns if p.rewrite is not None]
-    counts: dict[str, int] = {}
+    repairs: list[Repair] = []
     editor = _Editor(model, facts)
     search = Search(Scene(facts), list(model.graph))
     for pattern in wanted:
         for root in search.roots(pattern):
             match = search.at(pattern, root) if root.graph is model.graph and editor.is_known(root) else None
-            if match is not None and all(n.graph is model.graph for n in match.nodes) and editor.replace(match):
-                counts[pattern.name] = counts.get(pattern.name, 0) + 1
-    if counts:
+            if match is not None and all(n.graph is model.graph for n in match.nodes):
+                repairs += editor.replace(match)
+    if repairs:
         remove_unused(model)
         editor.verify()
-    return counts
+    return repairs
 
 
 class _Editor:
@@ -82,10 +94,10 @@ class _Editor:
         """Whether the facts speak of the node: it was there before."""
         return all(self.facts.shape(v) is not None for v in node.outputs if v.name)
 
-    def replace(self, match: Match) -> bool:
-        """Builds the rewrite; False where it cannot stand in the graph."""
+    def replace(self, match: Match) -> list[Repair]:
+        """Builds the rewrite; nothing comes of it where it cannot stand in the graph."""
         if not self._is_acyclic(match):
-            return False
+            return []
         tape = Tape(match.outputs[0].name or "gf", self._value_names, self._node_names)
         assert match.pattern.rewrite is not None
         made = match.pattern.rewrite(match, tape)
@@ -104,7 +116,7 @@ class _Editor:
         self._drop(match)
         if len(match.outputs) > 1:
             self.graph.sort()
-        return True
+        return [Repair(match.pattern, tuple(tape.nodes))]
 
     def _insert(self, tape: Tape, end: ir.Node) -> None:
         """Puts the new nodes before ``end``; nodes that the rewrite wants there and that come earlier stay where they are."""

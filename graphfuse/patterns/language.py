@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, Union
 
@@ -45,13 +45,19 @@ class Found:
 
     def bind(self, name: str, value: ir.Value) -> Found:
         """With a name for ``value``."""
-        return replace(self, values={**self.values, name: value}) if name else self
+        return Found({**self.values, name: value}, self.named, self.seen, self.nodes, self.shared) if name else self
 
-    def take(self, node: ir.Node, name: str = "", *, shared: bool = False) -> Found:
-        """With one more node."""
-        own = self if node in self.nodes else replace(self, nodes=(*self.nodes, node))
-        own = replace(own, named={**own.named, name: node}) if name else own
-        return replace(own, shared=own.shared | {node}) if shared else own
+    def take(
+        self, node: ir.Node, name: str = "", matcher: Matcher | None = None, value: ir.Value | None = None, *, shared: bool = False
+    ) -> Found:
+        """With one more node, under a name, and ``value`` as what ``matcher`` stands for."""
+        return Found(
+            self.values,
+            {**self.named, name: node} if name else self.named,
+            {**self.seen, matcher: value} if matcher is not None and value is not None else self.seen,
+            self.nodes if node in self.nodes else (*self.nodes, node),
+            self.shared | {node} if shared else self.shared,
+        )
 
 
 Goal = tuple["Matcher", Union["ir.Value", None]]
@@ -197,8 +203,7 @@ class Op(Matcher):
         wrong = self._wrong(node, value)
         if wrong or node is None or value is None:
             return Offence(wrong, None if value is None else value.producer())
-        now = found.take(node, self.name, shared=self.shared)
-        now = replace(now, seen={**now.seen, self: value})
+        now = found.take(node, self.name, self, value, shared=self.shared)
         given = [*node.inputs, *[None] * (len(self.inputs) - len(node.inputs))]
         swaps = node.op_type in COMMUTATIVE and len(self.inputs) == 2 and len(node.inputs) == 2 and given[0] is not given[1]
         orders = [given, given[::-1]] if swaps else [given]

@@ -20,11 +20,15 @@ _Goals = Union[tuple[Goal, "_Goals"], None]
 
 @dataclass
 class Search:
-    """A search through one graph, whose facts are ``scene``'s; ``nearest`` holds the best near miss of each pattern."""
+    """A search through one graph, whose facts are ``scene``'s.
+
+    ``nearest`` holds the best near miss of each pattern, ``absent`` an op type that it needs and the graph does not have.
+    """
 
     scene: Scene
     nodes: Sequence[ir.Node]
     nearest: dict[str, Miss] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.place = {node: i for i, node in enumerate(self.nodes)}
@@ -35,6 +39,10 @@ class Search:
 
     def roots(self, pattern: Pattern) -> list[ir.Node]:
         """Nodes at which the pattern may end, the last ones first, so that the longest form of it is found."""
+        missing = sorted(t for m in pattern.roots for t in needed_types(m) if t not in self.by_type)
+        if missing:
+            self.absent[pattern.name] = missing[0]
+            return []
         types = root_types(pattern.roots[0])
         found = self.nodes if types is None else [n for t in sorted(types) for n in self.by_type.get(t, ())]
         return sorted(found, key=lambda n: -self.place[n])
@@ -139,7 +147,23 @@ def root_types(matcher: Matcher) -> frozenset[str] | None:
     return None if None in types else frozenset(t for found in types for t in found or ())
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
+def needed_types(matcher: Matcher) -> frozenset[str]:
+    """The op types that every way to match has nodes of."""
+    match matcher:
+        case Op():
+            own = matcher.op_types if len(matcher.op_types) == 1 else frozenset()
+            return own.union(*(needed_types(i) for i in matcher.inputs))
+        case Either():
+            return frozenset.intersection(*(needed_types(way) for way in matcher.ways))
+        case Maybe():
+            return needed_types(matcher.inner)
+        case Times():
+            return frozenset().union(*(needed_types(f) for f in matcher.factors))
+    return frozenset()
+
+
+@lru_cache(maxsize=4096)
 def depth(matcher: Matcher) -> int:
     """The nodes on the longest path through a matcher, at most."""
     match matcher:

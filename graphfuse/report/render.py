@@ -268,7 +268,7 @@ def _pattern_table(patterns: Sequence[PatternReport]) -> Table:
 
 
 def _why(found: PatternReport) -> str:
-    return f"{found.reason} ({found.matched} nodes before it fit, up to {found.near})" if found.reason else ""
+    return f"{found.reason} ({found.matched} nodes before it fit, up to {found.near})" if found.node else found.reason
 
 
 def _rule_style(node: Explanation) -> str:
