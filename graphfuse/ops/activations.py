@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from graphfuse.ir.builder import Val
 from graphfuse.ir.errors import Refused
 from graphfuse.ops.call import OpCall
@@ -102,8 +104,9 @@ def _hard_sigmoid(call: OpCall) -> Val:
 
 @op("HardSwish", kind="pointwise")
 def _hard_swish(call: OpCall) -> Val:
+    """By ONNX's function it is a HardSigmoid, whose 1/6 is an attribute: a float32, for float64 too."""
     x = call.arg(0)
-    return x * _unit_clip(x * call.number(1 / 6, x.dtype) + 0.5)
+    return x * _unit_clip(x * call.number(float(np.float32(1 / 6)), x.dtype) + 0.5)
 
 
 def _unit_clip(x: Val) -> Val:

@@ -209,7 +209,13 @@ class Maker:
 
     def squarable(self, x: V) -> V:
         """``x`` within bounds whose squares do not overflow: where they would, ops that hold squares inside are not defined."""
-        return self._between(x, 0 if x.dtype[0] == "u" else -100, 100) if self.wild else x
+        if not self.wild:
+            return x
+        if x.dtype in FLOATS:
+            return self._between(x, -100, 100)
+        if self.opset >= 10:
+            return self.add("Mod", [x, self.const(100, x.dtype)], x.dtype, x.shape)
+        return self.cast(self.cast(x, "f32"), x.dtype)
 
     def without_infinities(self, x: V) -> V:
         """``x`` within bounds and without NaN, for softmax and its kin: infinities less infinities are anybody's guess there."""

@@ -1,0 +1,112 @@
+"""What the fuzzer found: one test for each kind of fault, on the smallest graph that showed it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from graphfuse.graph.facts import Facts
+from graphfuse.graph.load import load_model
+from graphfuse.ir import expr, sym
+from graphfuse.ops.movement import slice_range
+from tests.fuzz.attempt import Account, attempt
+from tests.fuzz.strategies import Case
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def model(nodes, inputs, outputs, constants=None, opset=17) -> onnx.ModelProto:
+    """``inputs`` and ``outputs``: name to (type, shape); ``constants``: name to list or array."""
+    infos = [[helper.make_tensor_value_info(n, t, s) for n, (t, s) in side.items()] for side in (inputs, outputs)]
+    tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in (constants or {}).items()]
+    return helper.make_model(helper.make_graph(nodes, "find", *infos, tensors), opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def check(made: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> None:
+    """The model passes everything that a random one must pass."""
+    found = attempt(Case(made, feeds), Account())
+    assert found is None, found
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+# --- what has no elements needs no rows
+
+
+def test_an_empty_slice_behind_a_reduction() -> None:
+    nodes = [helper.make_node("ReduceMean", ["x"], ["m"], axes=[-1]), helper.make_node("Sub", ["x", "m"], ["c"])]
+    nodes += [helper.make_node("Slice", ["c", "s", "e", "a"], ["y"])]
+    constants = {"s": np.array([0]), "e": np.array([0]), "a": np.array([1])}
+    check(model(nodes, {"x": (FLOAT, [2, 3, 5])}, {"y": (FLOAT, [2, 0, 5])}, constants), {"x": normal(2, 3, 5)})
+
+
+def test_an_empty_part_of_a_split_behind_argmin_and_softmax() -> None:
+    for op, kind in (("ArgMin", INT64), ("Softmax", FLOAT)):
+        nodes = [helper.make_node(op, ["x"], ["r"], axis=0), helper.make_node("Split", ["r", "sizes"], ["a", "b"], axis=1)]
+        shape = [1 if op == "ArgMin" else 5, 0]
+        outputs = {"a": (kind, shape), "b": (kind, [shape[0], 8])}
+        check(model(nodes, {"x": (FLOAT, [5, 8])}, outputs, {"sizes": np.array([0, 8])}), {"x": normal(5, 8)})
+
+
+# --- proofs about maxima do not divide by the case that cannot be
+
+
+def test_a_proof_by_cases_that_would_divide_by_zero() -> None:
+    n = sym("n")
+    size = expr.emax(0, n - 2)
+    assert not expr.is_nonneg(n % size - 1)
+    assert expr.is_nonneg(n % size)
+    assert not expr.is_nonneg(expr.emax(0, n - 2) - 1)
+
+
+def test_a_backward_slice_of_a_mean_over_run_time_sizes() -> None:
+    nodes = [helper.make_node("Where", ["c", "x", "k"], ["w"]), helper.make_node("Mean", ["x", "w", "b"], ["m"])]
+    nodes += [helper.make_node("Slice", ["m", "s", "e", "a", "t"], ["y"])]
+    inputs = {"c": (BOOL, [8, "n", "m"]), "x": (FLOAT, [3]), "b": (FLOAT, ["m"])}
+    constants = {"k": np.float32([-1]), "s": np.array([1, 0, 2]), "e": np.array([-2, 1000, -3]), "a": np.array([-2, -1, 0]), "t": np.array([1, 1, 2])}
+    made = model(nodes, inputs, {"y": (FLOAT, ["p", "q", "r"])}, constants, opset=13)
+    feeds = [{"c": np.ones((8, n, m), bool), "x": normal(3), "b": normal(m)} for n, m in ((5, 3), (1, 3), (8, 1))]
+    check(made, *feeds)
+
+
+# --- slices
+
+
+@pytest.mark.parametrize(("start", "end"), [(-5, -5), (-4, -100), (-5, -2), (-3, -100), (-1, -100), (5, -100)])
+def test_a_slice_that_begins_before_its_axis_and_goes_back(start: int, end: int) -> None:
+    """ONNX holds the start at element 0, where NumPy finds nothing."""
+    constants = {"s": np.array([start]), "e": np.array([end]), "a": np.array([0]), "t": np.array([-2])}
+    nodes = [helper.make_node("Neg", ["x"], ["z"]), helper.make_node("Slice", ["z", "s", "e", "a", "t"], ["y"])]
+    check(model(nodes, {"x": (FLOAT, ["n"])}, {"y": (FLOAT, ["k"])}, constants), {"x": normal(3)}, {"x": normal(8)}, {"x": normal(1)})
+    check(model(nodes, {"x": (FLOAT, [3])}, {"y": (FLOAT, ["k"])}, constants), {"x": normal(3)})
+
+
+def test_the_length_of_a_backward_slice_of_a_run_time_axis_of_any_size() -> None:
+    for start in (-5, -3, -1, 0, 2, 5, -(2**31), 2**31 - 1):
+        for end in (-5, -3, -1, 0, 2, 5, -(2**31)):
+            first, size = slice_range(sym("n"), start, end, -2)
+            for n in (0, 1, 2, 3, 4, 9):
+                got = expr.evaluate(first, {"n": n}), expr.evaluate(size, {"n": n})
+                want = range(*slice(max(start, -n), end, -2).indices(n))
+                assert got[1] == len(want), (start, end, n)
+                assert not want or got[0] == want[0], (start, end, n)
+
+
+def test_a_cut_run_time_axis_does_not_keep_its_size_in_old_opsets() -> None:
+    """ONNX's own inference says so up to opset 12, of two axes cut with steps."""
+    constants = {"s": np.array([6, 1000]), "e": np.array([-(2**31), 0]), "a": np.array([0, -1]), "t": np.array([-7, -2])}
+    nodes = [helper.make_node("Slice", ["x", "s", "e", "a", "t"], ["z"]), helper.make_node("Greater", ["z", "x"], ["y"])]
+    made = model(nodes, {"x": (FLOAT, ["n", "m"])}, {"y": (BOOL, ["p", "q"])}, constants, opset=10)
+    loaded = load_model(made)
+    shape = Facts(loaded).shape(next(v for node in loaded.graph for v in node.outputs if v.name == "z"))
+    assert shape is not None
+    assert [expr.evaluate(d, {"n": 8, "m": 1}) for d in shape] == [1, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(made, {"x": normal(8, 1)}, {"x": normal(1, 3)})
