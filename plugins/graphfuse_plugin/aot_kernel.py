@@ -26,7 +26,7 @@ DRIVERS = {525: "8.0", 535: "8.2", 545: "8.3", 550: "8.4", 560: "8.5", 570: "8.7
 MIN_DRIVER = 535  # of the oldest branch that is still maintained
 # The version of PTX that first knew an architecture.
 _SINCE = {75: "6.3", 80: "7.0", 86: "7.1", 87: "7.4", 89: "7.8", 90: "7.8", 100: "8.6", 120: "8.7", 103: "8.8", 121: "8.8", 110: "9.0"}
-_HEAD = re.compile(r'^extern "C" __global__ void __launch_bounds__\((\d+)(?:, \d+)?\) (\w+)\(([^()]*)\) \{', re.MULTILINE)
+_HEAD = re.compile(r'^extern "C" __global__ void (__launch_bounds__\([^()]*\)) (\w+)\(([^()]*)\) \{', re.MULTILINE)
 # A hint about loads whose bytes are not all wanted; older drivers do not know it and do well without it.
 _HINT = re.compile(r'^\s*\.pragma "used_bytes_mask [^"]*";\n', re.MULTILINE)
 _HINT_SINCE = (8, 3)
@@ -66,6 +66,7 @@ def compile_aot(program: Program, fixed: Sizes, largest: Sizes, arch: str, min_d
     source, fixed = generate_hardened(program, fixed)
     chosen = _usable(source, largest)
     text = aot_text(source, chosen)
+    cached_cubin(text, arch)  # PTX may ask for more than there is (shared memory, say); an assembler says so now, a driver too late
     image = cached_cubin(text, arch.replace("sm_", "compute_")).image.rstrip(b"\0").decode("ascii")
     return AotKernel(ENTRY, lowered(image, version), expr.emax(chosen[0].grid, 1), chosen[0].block, source.symbols, fixed)
 
@@ -111,6 +112,7 @@ def _usable(source: KernelSource, largest: Sizes) -> list[Variant]:
 def aot_text(source: KernelSource, chosen: list[Variant]) -> str:
     """The source with its entry points made functions, and one entry point that chooses among them."""
     heads = {match[2]: match[3].split(", ") for match in _HEAD.finditer(source.text)}
+    bounds = {match[2]: match[1] for match in _HEAD.finditer(source.text)}
     if not {v.entry for v in chosen} <= heads.keys() or any(
         len(a) != source.inputs + source.outputs + len(source.symbols) for a in heads.values()
     ):
@@ -118,15 +120,15 @@ def aot_text(source: KernelSource, chosen: list[Variant]) -> str:
     text = _HEAD.sub(r"static __device__ __forceinline__ void \2(\3, const gf_aot_dim gf_block, const gf_aot_dim gf_grid) {", source.text)
     text = text.replace("blockIdx", "gf_block").replace("gridDim", "gf_grid")
     arguments = heads[chosen[0].entry]
-    return "\n".join([_SUPPORT + text, _entry(source, chosen, arguments)])
+    return "\n".join([_SUPPORT + text, _entry(source, chosen, arguments, bounds[chosen[0].entry])])
 
 
-def _entry(source: KernelSource, chosen: list[Variant], arguments: list[str]) -> str:
+def _entry(source: KernelSource, chosen: list[Variant], arguments: list[str], bounds: str) -> str:
     inputs, outputs = arguments[: source.inputs], arguments[source.inputs : source.inputs + source.outputs]
     names = [a.rpartition(" ")[2].lstrip("*") for a in arguments]
     sizes = [f"const int {name}" for name in names[source.inputs + source.outputs :]]
     table = dict(zip(source.symbols, names[source.inputs + source.outputs :], strict=True))
-    lines = [f'extern "C" __global__ void __launch_bounds__({chosen[0].block}) {ENTRY}({", ".join([*inputs, *sizes, *outputs])}) {{']
+    lines = [f'extern "C" __global__ void {bounds} {ENTRY}({", ".join([*inputs, *sizes, *outputs])}) {{']
     for number, variant in enumerate(chosen):
         aligned = [f"(gf_u64){name} % {a} == 0" for name, a in zip(names, variant.align, strict=False) if a > 1]
         last = number == len(chosen) - 1
