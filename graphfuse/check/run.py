@@ -70,7 +70,7 @@ def check(
         outputs=tuple(outputs),
         regions=tuple(checked),
         device="engine" if place == "engine" else session.device,
-        notes=(*notes, *more, *_findings(outputs, checked)),
+        notes=(*notes, *more, *_findings(outputs, checked), *_of_bodies(pair.fused, place)),
         seed=seed,
         inputs={n: f"{a.dtype}{list(a.shape)}" for n, a in feeds.items()},
     )
@@ -175,6 +175,13 @@ def _compare(pair: _Pair, want: Arrays, got: Arrays, limits: Limits) -> list[Out
     said = runners.polygraphy_verdicts(want, got, verdicts)
     doubt = "Polygraphy finds it out of tolerance"
     return [v if said.get(v.name, True) or not v.passed else replace(v, passed=False, reason=doubt) for v in verdicts]
+
+
+def _of_bodies(fused: onnx_ir.Model, place: str) -> list[str]:
+    count = sum(is_fused(n) and n.graph is not fused.graph for n in fused.graph.all_nodes())
+    if not count or place == "engine":
+        return []
+    return [f"{count} regions in bodies of If, Loop or Scan ran as their original nodes in ONNX Runtime; an engine runs their kernels"]
 
 
 def _findings(outputs: list[OutputVerdict], checked: list[RegionVerdict]) -> list[str]:

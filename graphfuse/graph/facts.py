@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from graphfuse.graph import onnx_shapes, programs, shape_rules, shape_values
+from graphfuse.graph import bodies, onnx_shapes, programs, shape_rules, shape_values
 from graphfuse.graph.names import Names
 from graphfuse.graph.node_view import MAX_VALUES, NodeView, PartialShape, attribute
 from graphfuse.graph.onnx_shapes import TensorFacts, captured
@@ -46,7 +46,7 @@ class Depends(IntEnum):
 
 
 class Facts:
-    """Facts about the values of a model's main graph; made once, valid while the graph is not changed."""
+    """Facts about the values of a model's graph and of the bodies in it; made once, valid while the graph is not changed."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -149,6 +149,7 @@ class Facts:
         self._depends: dict[ir.Value, Depends] = {}
         self._whole: dict[str, tuple[int, PartialShape | None]] | None = None
         self._texts: dict[str, Dim] = {}
+        self._depth = 0
         self._start()
         for node in self.model.graph:
             self._visit(node)
@@ -157,6 +158,9 @@ class Facts:
         graph = self.model.graph
         for value in graph.inputs:
             self._set(value, Depends.DATA, _code(value), self._declared(value))
+        self._set_initializers(graph)
+
+    def _set_initializers(self, graph: ir.Graph) -> None:
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and not value.is_graph_input():
@@ -181,6 +185,9 @@ class Facts:
         self._depends[value], self._dtypes[value], self._shapes[value] = depends, dtype, shape
         if known is not None:
             self._known[value] = known
+        elif self._depth:  # bodies are walked through more than once
+            self._known.pop(value, None)
+            self._value_keys.pop(value, None)
 
     def _visit(self, node: ir.Node) -> None:
         if node.op_type == "Constant" and node.domain == "":
@@ -188,13 +195,42 @@ class Facts:
             if tensor is not None:
                 self._set(node.outputs[0], Depends.CONSTANT, tensor.dtype.value, tuple(tensor.shape.numpy()))
                 return
+        carried = [self._enter(node, body) for _, body in bodies.bodies(node)]
         view = NodeView(node, self.opset(node), self._shapes.get, self._small_value)
         types, shapes = self._types_and_shapes(node, view)
+        if carried:
+            told = bodies.exits(node, self._shapes.get, carried[0])
+            shapes = [_merged(a, b) for a, b in zip([*told, *[None] * len(shapes)], shapes, strict=False)]
         values: list[np.ndarray | None] = [*(shape_values.known_outputs(view) or ()), *[None] * len(node.outputs)]
         depends = self._node_depends(node)
         for value, dtype, shape, array in zip(node.outputs, types, shapes, values, strict=False):
             known = None if array is None or not _agree(shape, array.shape) else _pack(array, dtype)
             self._set(value, depends, dtype, self._complete(value, shape) if known is None else known.shape, known)
+
+    def _enter(self, node: ir.Node, body: ir.Graph) -> list[Shape | None]:
+        """Walks through a body; gives the shapes of its carried values, None for those that change or may."""
+        self._depth += 1
+        self._set_initializers(body)
+        entries = bodies.entries(node, body, self._shapes.get, lambda v: self._dtypes.get(v, 0))
+        given, made = [i for i, e in enumerate(entries) if e.assumed], body.outputs[1:]
+        for attempt in range(_MOST_WALKS):
+            for value, entry in zip(body.inputs, entries, strict=True):
+                self._set(value, Depends.DATA, entry.dtype or _code(value), self._entry_shape(value, entry))
+            for inner in body:
+                self._visit(inner)
+            broken = [i for i, v in zip(given, made, strict=False) if entries[i].assumed and self._shapes.get(v) != entries[i].shape]
+            if not broken:
+                break
+            for i in broken if attempt < _MOST_WALKS - 2 else given:
+                entries[i] = bodies.Entry(entries[i].dtype)
+        self._depth -= 1
+        return [self._shapes.get(v) if entries[i].assumed else None for i, v in zip(given, made, strict=False)]
+
+    def _entry_shape(self, value: ir.Value, entry: bodies.Entry) -> Shape | None:
+        """Of a shape that nothing tells only the declared rank is believed."""
+        if entry.shape is not None:
+            return self._complete(value, entry.shape)
+        return None if value.shape is None else tuple(self._names.fresh(f"{value.name}_d{axis}") for axis in range(len(value.shape)))
 
     def _small_value(self, value: ir.Value) -> np.ndarray | None:
         tensor = constant_tensor(value)
@@ -219,7 +255,8 @@ class Facts:
         exact = self._by_lowering(node, structure) or self._by_program(node)
         if exact is not None:
             return [t.onnx for t, _ in exact], [s for _, s in exact]
-        self._equal.update(shape_rules.implied_equal(view))
+        if not self._depth:  # a branch that is not taken implies nothing
+            self._equal.update(shape_rules.implied_equal(view))
         by_rule = shape_rules.inferred(view) or [None] * len(node.outputs)
         by_onnx = self._by_onnx(node, structure)
         types, shapes = [], []
@@ -270,9 +307,17 @@ class Facts:
             found = _BY_ONNX.get(key, lambda: self._inferred(node))
             if any(found):
                 return {v.name or "": f for v, f in zip(node.outputs, found, strict=True) if f is not None}
+        if self._depth:
+            return self._of_bodies(node)
         if self._whole is None:
             self._whole = onnx_shapes.infer_graph(self.model, self._texts)
         return self._whole
+
+    def _of_bodies(self, node: ir.Node) -> dict[str, tuple[int, PartialShape | None]]:
+        """Types of what a node in a body makes, if it has bodies itself: those of what they hand out."""
+        skipped = {"Loop": 1}.get(node.op_type, 0)
+        made = next((list(graph.outputs)[skipped:] for _, graph in bodies.bodies(node)), [])
+        return {v.name or "": (self._dtypes.get(own, 0), None) for v, own in zip(node.outputs, made, strict=False)}
 
     def _inferred(self, node: ir.Node) -> list[tuple[int, PartialShape | None] | None]:
         """What ``onnx.shape_inference`` says of each output."""
@@ -353,7 +398,9 @@ def _merged(first: PartialShape | None, second: PartialShape | None) -> PartialS
 
 
 def _agree(shape: PartialShape | None, actual: tuple[int, ...]) -> bool:
-    return shape is None or (len(shape) == len(actual) and all(d == n or not isinstance(d, int) for d, n in zip(shape, actual, strict=True)))
+    return shape is None or (
+        len(shape) == len(actual) and all(d == n or not isinstance(d, int) for d, n in zip(shape, actual, strict=True))
+    )
 
 
 def _pack(known: np.ndarray, dtype: int) -> np.ndarray | None:

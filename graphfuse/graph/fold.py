@@ -1,7 +1,8 @@
 """Constant folding: nodes that give the same in every run become initializers, computed by ONNX Runtime.
 
 Names and order of the model's inputs and outputs stay. Initializers that are also inputs can be fed, so nothing is folded
-through them. Quantised weights stay quantised, random operators and bodies of If and Loop stay as they are.
+through them. Quantised weights stay quantised, and random operators stay as they are. What is constant in a body of If, Loop
+or Scan becomes an initializer of the main graph, which bodies see.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from graphfuse.graph.bodies import nested
 from graphfuse.graph.evaluate import Evaluation, can_hold
 from graphfuse.graph.facts import RANDOM, Facts, constant_tensor
 
 LIMIT_BYTES = 1 << 20
 GROWTH = 4
 _KEPT = RANDOM | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant"}
-_BOUNDED = frozenset({"NonZero", "Compress", "Unique", "NonMaxSuppression"})  # results of unknown size, but not larger than 8 bytes * rank * input
+_BOUNDED = frozenset(
+    {"NonZero", "Compress", "Unique", "NonMaxSuppression"}
+)  # results of unknown size, but not larger than 8 bytes * rank * input
 _MOST_ROUNDS = 8
 
 
@@ -27,13 +31,13 @@ def fold_constants(model: ir.Model, limit_bytes: int = LIMIT_BYTES) -> int:
     A result above ``limit_bytes`` is kept as a node if it is more than 4 times as large as what it is computed from.
     Constant nodes become initializers, and what nothing uses any more is removed.
     """
-    before = len(model.graph)
+    before = sum(1 for _ in model.graph.all_nodes())
     lift_constants(model)
     for _ in range(_MOST_ROUNDS):
         if not _fold_once(model, limit_bytes):
             break
     remove_unused(model)
-    return before - len(model.graph)
+    return before - sum(1 for _ in model.graph.all_nodes())
 
 
 def _fold_once(model: ir.Model, limit_bytes: int) -> bool:
@@ -41,11 +45,12 @@ def _fold_once(model: ir.Model, limit_bytes: int) -> bool:
     facts = Facts(model)
     known = _known_values(model, facts)
     nodes = _computable(model, facts, known, limit_bytes)
-    going = {*nodes, *(n for n in model.graph if all(v in known for v in n.outputs))}
+    going = {*nodes, *(n for n in model.graph.all_nodes() if all(v in known for v in n.outputs))}
     results = Evaluation(model, nodes, known).run([v for n in nodes for v in n.outputs if v not in known and _is_needed(v, going)])
     results.update({v: a for v, a in known.items() if _is_needed(v, going)})
+    names = _Names(model)
     for value, array in results.items():
-        _replace(model, value, array)
+        _replace(model, value, array, names)
     remove_unused(model)
     return any(v not in known for v in results)
 
@@ -53,7 +58,7 @@ def _fold_once(model: ir.Model, limit_bytes: int) -> bool:
 def _known_values(model: ir.Model, facts: Facts) -> dict[ir.Value, np.ndarray]:
     """Results of nodes that the facts tell without any run-time size."""
     found = {}
-    for node in model.graph:
+    for node in model.graph.all_nodes():
         for value in node.outputs:
             array = facts.value(value)
             if array is not None and array.dtype != object and constant_tensor(value) is None:
@@ -65,7 +70,7 @@ def _computable(model: ir.Model, facts: Facts, known: dict[ir.Value, np.ndarray]
     """Nodes to evaluate: deterministic, fed by constants, results of acceptable size."""
     ready: set[ir.Value] = set(known)
     nodes = []
-    for node in model.graph:
+    for node in model.graph.all_nodes():
         if all(v in ready for v in node.outputs) or not _is_plain(node):
             continue
         inputs = [v for v in node.inputs if v is not None]
@@ -102,22 +107,51 @@ def _is_needed(value: ir.Value, nodes: set[ir.Node]) -> bool:
     return value.is_graph_output() or any(use.node not in nodes for use in value.uses())
 
 
-def _replace(model: ir.Model, value: ir.Value, array: np.ndarray) -> None:
-    """The value becomes an initializer of the same name, or if it is an output of the model, that of a Constant node."""
-    graph, node, name = model.graph, value.producer(), value.name
+class _Names:
+    """Names for values of bodies that move to the main graph, where every body sees them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._main = model.graph
+        self._count: dict[str, int] = {}
+        for graph in nested(model.graph):
+            for value in (*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)):
+                self._count[value.name or ""] = self._count.get(value.name or "", 0) + 1
+
+    def moved(self, name: str, graph: ir.Graph | None) -> str:
+        """``name`` for a value that was in ``graph``; another one if it was in a body and others bear it as well."""
+        if graph is self._main or self._count.get(name, 0) <= 1:
+            return name
+        number = 2
+        while f"{name}_{number}" in self._count:
+            number += 1
+        self._count[f"{name}_{number}"] = 1
+        self._count[name] -= 1
+        return f"{name}_{number}"
+
+
+def _replace(model: ir.Model, value: ir.Value, array: np.ndarray, names: _Names) -> None:
+    """The value becomes an initializer of the same name, or if it is an output of its graph, that of a Constant node."""
+    node = value.producer()
     assert node is not None
-    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
-    value.name = None  # the old node gives the name up; it goes with the unused ones
+    graph, name = node.graph, value.name or ""
+    assert isinstance(graph, ir.Graph)
     if value.is_graph_output():  # an initializer may be an output, but not every reader of models knows
-        constant = ir.node("Constant", [], {"value": tensor}, name=node.name)
+        constant = ir.node("Constant", [], {"value": ir.Tensor(_packed(array), name=name)}, name=node.name)
         made = constant.outputs[0]
         graph.insert_before(node, constant)
+        value.name = None  # the old node gives the name up; it goes with the unused ones
         made.name, made.type, made.shape = name, value.type, value.shape
         value.replace_all_uses_with(made, replace_graph_outputs=True)
     else:
-        made = _initializer(name, tensor)
+        name = names.moved(name, graph)
+        value.name = None
+        made = _initializer(name, ir.Tensor(_packed(array), name=name))
         value.replace_all_uses_with(made)
-        graph.register_initializer(made)
+        model.graph.register_initializer(made)
+
+
+def _packed(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def _initializer(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
@@ -125,34 +159,34 @@ def _initializer(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def lift_constants(model: ir.Model) -> None:
-    """Makes initializers of the main graph's Constant nodes, but of those that are outputs."""
-    graph = model.graph
-    for node in list(graph):
+    """Makes initializers of Constant nodes, wherever they stand, but of those that are outputs."""
+    names = _Names(model)
+    for node in list(model.graph.all_nodes()):
         if node.op_type != "Constant" or node.domain != "" or node.outputs[0].is_graph_output():
             continue
-        value = node.outputs[0]
+        value, graph = node.outputs[0], node.graph
         tensor = constant_tensor(value)
-        if tensor is None:
+        if tensor is None or not isinstance(graph, ir.Graph):
             continue
-        made = _initializer(value.name, _named(tensor, value.name))
+        name = names.moved(value.name or "", graph)
+        made = _initializer(name, _named(tensor, name))
         value.replace_all_uses_with(made)
         graph.remove(node, safe=True)
-        graph.register_initializer(made)
+        model.graph.register_initializer(made)
 
 
 def remove_unused(model: ir.Model) -> int:
-    """Removes nodes and initializers of the main graph that nothing reads; inputs stay. Says how many nodes went."""
-    graph = model.graph
+    """Removes nodes and initializers, those of bodies as well, that nothing reads; inputs stay. Says how many nodes went."""
     removed = 0
-    for node in reversed(list(graph)):
-        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
-            graph.remove(node, safe=True)
+    for node in reversed(list(model.graph.all_nodes())):
+        if isinstance(node.graph, ir.Graph) and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            node.graph.remove(node, safe=True)
             removed += 1
-    for name, value in list(graph.initializers.items()):
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-            del graph.initializers[name]
+    for graph in list(nested(model.graph)):
+        for name, value in list(graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                del graph.initializers[name]
     return removed
-
 
 
 def _named(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:

@@ -8,14 +8,16 @@ that an entry wants *known* (axes, shapes, pads) leave no trace but in the instr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import onnx_ir
 
 from graphfuse.graph.facts import Facts
 from graphfuse.ir import Builder, Instr, Program, ProgramError, Val, sym
 from graphfuse.ir.errors import Refused
+from graphfuse.ir.expr import Dim
 from graphfuse.ir.program import check_symbols
+from graphfuse.lower.sizes import Sizes, Translated
 from graphfuse.ops.table import lookup
 
 _BROKEN = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
@@ -31,11 +33,15 @@ class NodeRefused(Refused):
 
 @dataclass(frozen=True)
 class Lowered:
-    """A region's program. ``inputs`` are the values that its parameters read, ``outputs`` those that its results write."""
+    """A region's program. ``inputs`` are the values that its parameters read, ``outputs`` those that its results write.
+
+    ``sizes`` gives, for symbols of the program that the model does not have, the size that each stands for.
+    """
 
     program: Program
     inputs: tuple[onnx_ir.Value, ...]
     outputs: tuple[onnx_ir.Value, ...]
+    sizes: Mapping[str, Dim] = field(default_factory=dict, compare=False)
 
 
 def lower_region(nodes: Sequence[onnx_ir.Node], facts: Facts, outputs: Sequence[onnx_ir.Value], *, exact_rounding: bool = False) -> Lowered:
@@ -44,7 +50,16 @@ def lower_region(nodes: Sequence[onnx_ir.Node], facts: Facts, outputs: Sequence[
     Parameters stand in order of first use, results in the order of ``outputs``. Raises NodeRefused, and nothing else, when
     a node cannot be built or when a run-time size cannot be read off the shape of any input (rule ``unbound-size``).
     """
-    lowering = _Lowering(facts, exact_rounding)
+    first = _Lowering(facts, exact_rounding)
+    try:
+        return _lowered(first, nodes, outputs)
+    except NodeRefused as refused:
+        if refused.rule != "unbound-size":
+            raise
+        return _lowered(_Lowering(facts, exact_rounding, Sizes(first.builder.params)), nodes, outputs)
+
+
+def _lowered(lowering: _Lowering, nodes: Sequence[onnx_ir.Node], outputs: Sequence[onnx_ir.Value]) -> Lowered:
     for node in nodes:
         lowering.add(node)
     try:
@@ -54,7 +69,12 @@ def lower_region(nodes: Sequence[onnx_ir.Node], facts: Facts, outputs: Sequence[
         raise NodeRefused("unbound-size" if "cannot be read off" in str(error) else "not-a-program", str(error)) from error
     except KeyError as error:
         raise NodeRefused("not-a-program", "an output of the region is made by none of its nodes") from error
-    return Lowered(_renamed(program, facts), tuple(inputs), tuple(outputs))
+    table = _canonical(program, lowering.facts)
+    sizes = lowering.sizes.names if lowering.sizes else {}
+    renamed = (
+        program.specialise({old: sym(new) for old, new in table.items()}) if any(old != new for old, new in table.items()) else program
+    )
+    return Lowered(renamed, tuple(inputs), tuple(outputs), {new: sizes.get(old, sym(old)) for old, new in table.items()})
 
 
 def _without_unused(program: Program, inputs: Sequence[onnx_ir.Value]) -> tuple[Program, list[onnx_ir.Value]]:
@@ -79,17 +99,17 @@ def _moved(instr: Instr, number: Mapping[int, int], kept: list[int]) -> Instr:
     return Instr(instr.op, tuple(number[a] for a in instr.args), instr.dtype, instr.shape, attrs)
 
 
-def _renamed(program: Program, facts: Facts) -> Program:
-    """Sizes that have a name in the model keep it; others get canonical ones, so that equal layers have equal programs."""
+def _canonical(program: Program, facts: Facts) -> dict[str, str]:
+    """New names: sizes that have one in the model keep it, others get canonical ones, so that equal layers have equal programs."""
     strange = [s for s in program.symbols if s not in facts.input_symbols]
     fresh = (f"d{i}" for i in range(len(program.symbols) + len(facts.input_symbols)) if f"d{i}" not in facts.input_symbols)
-    table = {old: sym(new) for old, new in zip(strange, fresh, strict=False)}
-    return program.specialise(table) if any(old != str(new) for old, new in table.items()) else program
+    return dict(zip(strange, fresh, strict=False))
 
 
 class _Lowering:
-    def __init__(self, facts: Facts, exact_rounding: bool) -> None:
+    def __init__(self, facts: Facts, exact_rounding: bool, sizes: Sizes | None = None) -> None:
         self.facts = facts
+        self.sizes = sizes
         self.builder = Builder(exact_rounding=exact_rounding)
         self.values: dict[onnx_ir.Value, Val] = {}
         self.inputs: list[onnx_ir.Value] = []
@@ -113,7 +133,10 @@ class _Lowering:
         if entry is None:
             raise NodeRefused("unknown-op", f"{node.domain or 'ai.onnx'}.{node.op_type} is not in the op table", node)
         args = [None if v is None or i in entry.known else self._read(v, node) for i, v in enumerate(node.inputs)]
-        results = entry.lower(self.facts.call(node, self.builder, args))
+        call = self.facts.call(node, self.builder, args)
+        if self.sizes is not None:
+            call = replace(call, values=Translated(call.values, self.sizes))
+        results = entry.lower(call)
         for value, made in zip(node.outputs, results, strict=False):
             self.values[value] = made
 
@@ -137,6 +160,6 @@ class _Lowering:
         if dtype is None or shape is None:
             what = "type" if dtype is None else "shape"
             raise NodeRefused("unknown-shape", f"the {what} of an input of {node.op_type} is not known", node)
-        made = self.builder.param(dtype, shape)
+        made = self.builder.param(dtype, shape if self.sizes is None else self.sizes.shape(shape))
         self.inputs.append(value)
         return made

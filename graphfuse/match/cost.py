@@ -9,7 +9,7 @@ import onnx_ir
 
 from graphfuse.graph.facts import Facts
 from graphfuse.ir import Instr, Program, expr, scalars
-from graphfuse.ir.expr import Shape
+from graphfuse.ir.expr import Dim, Shape
 from graphfuse.match.small_ops import costs_a_kernel
 
 NOMINAL_SIZE = 64  # what a run-time dimension counts as where no size for it is given
@@ -67,6 +67,11 @@ def fused_cost(program: Program, sizes: Mapping[str, int] | None = None) -> Cost
     read = sum(min(sum(t), _bytes(s, d.size, sizes)) for t, (d, s) in zip(taken, program.params, strict=True))
     ops = sum(_ops(instr, program, sizes) for instr in program.body)
     return Cost(1, read + sum(_bytes(s, d.size, sizes) for d, s in program.outputs), ops)
+
+
+def own_sizes(named: Mapping[str, Dim], sizes: Mapping[str, int] | None = None) -> dict[str, int]:
+    """``sizes``, and the values at those of a program's own symbols, of which ``named`` says what they stand for."""
+    return {**(sizes or {}), **{name: count((dim,), sizes) for name, dim in named.items()}}
 
 
 def _ops(instr: Instr, program: Program, sizes: Mapping[str, int] | None) -> int:

@@ -13,11 +13,14 @@ from graphfuse.ir.dtypes import F16, U8
 
 
 def edge_values(node: onnx_ir.Node, program: Program, graph: onnx_ir.Graph) -> tuple[list[int], list[int]] | None:
-    """Numbers of the node's uint8 inputs and outputs, if all of them are inputs and outputs of the network, else None."""
+    """Numbers of the node's uint8 inputs and outputs, if all of them are inputs and outputs of the network, else None.
+
+    ``graph`` is the main graph; the outputs of a node in a body are not the network's.
+    """
     inputs = [k for k, (dtype, _) in enumerate(program.params) if dtype is U8]
     outputs = [k for k, (dtype, _) in enumerate(program.outputs) if dtype is U8]
     from_outside = all(_is_network_input(node.inputs[k], graph) for k in inputs)
-    to_outside = all(node.outputs[k].is_graph_output() and not node.outputs[k].uses() for k in outputs)
+    to_outside = all(node.outputs[k].is_graph_output() and not node.outputs[k].uses() for k in outputs) and node.graph is graph
     return (inputs, outputs) if from_outside and to_outside else None
 
 

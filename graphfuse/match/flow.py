@@ -6,18 +6,29 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir
 
+from graphfuse.graph.bodies import bodies, nested
+
 
 class Flow:
-    """The nodes of one graph in order, and the edges between them.
+    """The nodes of a graph in order, then those of the bodies in it, and the edges between them all.
 
     ``preds[i]`` are the positions of the nodes that node ``i`` needs, in order of first use and without repeats. A node with
-    subgraphs needs whatever they capture.
+    bodies needs whatever they capture. ``scope[i]`` is the number of the node's graph in ``graphs``, of which 0 is the main
+    one; graph ``k`` has the positions from ``starts[k]`` on.
     """
 
     def __init__(self, graph: onnx_ir.Graph) -> None:
-        self.nodes: list[onnx_ir.Node] = list(graph)
+        self.graphs: list[onnx_ir.Graph] = [graph]
+        self.starts: list[int] = []
+        self.scope: list[int] = []
+        self.nodes: list[onnx_ir.Node] = []
+        for number, own in enumerate(self.graphs):  # which grows meanwhile
+            self.starts.append(len(self.nodes))
+            self.nodes += own
+            self.scope += [number] * len(own)
+            self.graphs += [body for node in own for _, body in bodies(node)]
         self.place = {node: i for i, node in enumerate(self.nodes)}
-        self.graph_outputs = set(graph.outputs)
+        self.graph_outputs = {v for g in self.graphs for v in g.outputs}
         self.readers: dict[onnx_ir.Value, list[int]] = {}
         self.preds: list[list[int]] = [self._connect(i, node) for i, node in enumerate(self.nodes)]
         self.succs: list[list[int]] = [[] for _ in self.nodes]
@@ -27,12 +38,17 @@ class Flow:
 
     def _connect(self, index: int, node: onnx_ir.Node) -> list[int]:
         needed: dict[int, None] = {}
-        for value in dict.fromkeys(read_values(node)):
+        for value in dict.fromkeys(outer_reads(node)):
             self.readers.setdefault(value, []).append(index)
             producer = value.producer()
             if producer is not None and producer in self.place:
                 needed[self.place[producer]] = None
         return list(needed)
+
+    def of_graph(self, number: int) -> range:
+        """The positions of the nodes of one graph."""
+        ends = [*self.starts[1:], len(self.nodes)]
+        return range(self.starts[number], ends[number])
 
     def outputs(self, members: Collection[int]) -> list[onnx_ir.Value]:
         """Values made inside ``members`` (positions) that the graph or a node outside needs, in order of making."""
@@ -49,15 +65,17 @@ class Flow:
         return value in self.graph_outputs or value.is_graph_output() or any(r not in inside for r in self.readers.get(value, ()))
 
 
+def outer_reads(node: onnx_ir.Node) -> Iterator[onnx_ir.Value]:
+    """The inputs of ``node``, then the values from around its bodies that those read."""
+    own = {graph for _, body in bodies(node) for graph in nested(body)}
+    return (v for v in read_values(node) if not own or v.graph not in own)
+
+
 def read_values(node: onnx_ir.Node) -> Iterator[onnx_ir.Value]:
     """The inputs of ``node``, then the values that its subgraphs read (their own among them)."""
     yield from (v for v in node.inputs if v is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == onnx_ir.AttributeType.GRAPH:
-            yield from _read_by_graph(attribute.as_graph())
-        elif attribute.type == onnx_ir.AttributeType.GRAPHS:
-            for graph in attribute.as_graphs():
-                yield from _read_by_graph(graph)
+    for _, graph in bodies(node):
+        yield from _read_by_graph(graph)
 
 
 def _read_by_graph(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Value]:
@@ -67,9 +85,27 @@ def _read_by_graph(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Value]:
 
 
 def node_ids(nodes: list[onnx_ir.Node]) -> list[str]:
-    """A stable, unique name for each node: its own where that is unique, else ``#<position> <op_type>``."""
-    count: dict[str, int] = {}
+    """A stable, unique name for each node of a ``Flow``: its own where that is unique in its graph, else ``#<position> <op_type>``.
+
+    Before the name of a node in a body stand that of the node with the body and the attribute: ``#loop/body/add``.
+    """
+    count: dict[tuple[onnx_ir.Graph | None, str], int] = {}
     for node in nodes:
-        count[node.name or ""] = count.get(node.name or "", 0) + 1
-    own = [bool(n.name) and count[n.name or ""] == 1 and not (n.name or "").startswith("#") for n in nodes]
-    return [str(n.name) if mine else f"#{i} {n.op_type}" for i, (n, mine) in enumerate(zip(nodes, own, strict=True))]
+        key = (_graph(node), node.name or "")
+        count[key] = count.get(key, 0) + 1
+    ids: list[str] = []
+    inside: dict[onnx_ir.Graph | None, str] = {}
+    seen: dict[onnx_ir.Graph | None, int] = {}
+    for node in nodes:
+        graph = _graph(node)
+        position = seen[graph] = seen.get(graph, -1) + 1
+        name = node.name or ""
+        own = name and count[graph, name] == 1 and not name.startswith("#")
+        plain = name if own else f"#{position} {node.op_type}"
+        ids.append(f"{inside[graph]}/{plain}" if graph in inside else plain)
+        inside.update((body, f"{'' if graph in inside else '#'}{ids[-1]}/{label}") for label, body in bodies(node))
+    return ids if len(set(ids)) == len(ids) else [f"#{i} {name}" for i, name in enumerate(ids)]
+
+
+def _graph(node: onnx_ir.Node) -> onnx_ir.Graph | None:
+    return node.graph if isinstance(node.graph, onnx_ir.Graph) else None

@@ -115,7 +115,7 @@ class _Merger:
     def try_merge(self, a: int, b: int) -> bool:
         """Merges the groups of two nodes if that is legal; the reason is kept if not."""
         x, y = self.clusters.find(a), self.clusters.find(b)
-        if x == y or (self.home is not None and self.home[a] != self.home[b]):
+        if x == y or (self.home is not None and self.home[a] != self.home[b]) or self.flow.scope[a] != self.flow.scope[b]:
             return False
         members = tuple(sorted(self.clusters.members[x] + self.clusters.members[y]))
         refused = self._refusal(x, y, members)

@@ -9,6 +9,7 @@ from functools import cache
 
 import onnx_ir
 
+from graphfuse.graph.bodies import nested
 from graphfuse.graph.checks import DOMAIN, PLUGIN_OP
 from graphfuse.graph.programs import SPEC_KEY
 
@@ -21,7 +22,7 @@ IR_VERSION_KEY = "graphfuse.ir_version"  # on the model: what it was before func
 
 __all__ = [
     "DIGEST_KEY", "DOMAIN", "IR_VERSION_KEY", "ORIGIN_KEY", "PARAMS_KEY", "PLUGIN_OP", "PLUGIN_VERSION", "PORTABLE_KEY", "SPEC_KEY",
-    "fused_name", "onnx_op_names", "unused_name", "value_names",
+    "fused_name", "onnx_op_names", "own_names", "unused_name", "value_names",
 ]  # fmt: skip
 
 _SHORT = {
@@ -71,6 +72,11 @@ def unused_name(wanted: str, taken: Collection[str]) -> str:
 
 
 def value_names(graph: onnx_ir.Graph) -> set[str]:
-    """Every name of a value in the graph and its subgraphs."""
-    made = {v.name or "" for n in graph.all_nodes() for v in n.outputs}
+    """Every name of a value in the graph and in the bodies in it."""
+    return set().union(*(own_names(g) for g in nested(graph)))
+
+
+def own_names(graph: onnx_ir.Graph) -> set[str]:
+    """The names of the values of this graph alone."""
+    made = {v.name or "" for n in graph for v in n.outputs}
     return made | {v.name or "" for v in graph.inputs} | set(graph.initializers)

@@ -98,7 +98,8 @@ def _attribute(attribute: onnx_ir.Attr) -> str:
         return _tensor(attribute.as_tensor())
     if attribute.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS) and not attribute.is_ref():
         graphs = attribute.as_graphs() if attribute.type == onnx_ir.AttributeType.GRAPHS else [attribute.as_graph()]
-        return " ".join(f"{n.domain}.{n.op_type}({[v.name if v else None for v in n.inputs]})" for g in graphs for n in g.all_nodes())
+        nodes = " ".join(f"{n.domain}.{n.op_type}({[v.name if v else None for v in n.inputs]})" for g in graphs for n in g.all_nodes())
+        return f"{nodes} {[[v.name for v in g.inputs] for g in graphs]} {[[v.name if v else None for v in g.outputs] for g in graphs]}"
     return repr(attribute.value)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir
 
+from graphfuse.graph.bodies import nested
 from graphfuse.graph.fold import remove_unused
 from graphfuse.ir import GraphfuseError, Program, dumps, loads
 from graphfuse.ir.dtypes import U8
@@ -48,7 +49,7 @@ class Exported:
     @property
     def plugin_layers(self) -> int:
         """Nodes that become plugin layers of an engine."""
-        return sum(n.domain == DOMAIN and n.op_type == PLUGIN_OP for n in self.model.graph)
+        return sum(n.domain == DOMAIN and n.op_type == PLUGIN_OP for n in self.model.graph.all_nodes())
 
 
 def export_plugin(model: onnx_ir.Model, types: frozenset[str] = PLUGIN_TYPES) -> Exported:
@@ -69,10 +70,11 @@ def export_plugin(model: onnx_ir.Model, types: frozenset[str] = PLUGIN_TYPES) ->
 
     inline(own, unfit)
     names = value_names(own.graph)
-    for node in list(own.graph):
-        function = own.functions.get(node.op_identifier())
-        if function is not None and node.domain == DOMAIN and SPEC_KEY in function.metadata_props:
-            _to_plugin(own.graph, node, function, names, types)
+    for graph in list(nested(own.graph)):
+        for node in list(graph):
+            function = own.functions.get(node.op_identifier())
+            if function is not None and node.domain == DOMAIN and SPEC_KEY in function.metadata_props:
+                _to_plugin(graph, node, function, names, types)
     drop_functions(own)
     _keep_heavy(own)
     own.graph.sort()
@@ -202,7 +204,7 @@ def _unpack(text: str) -> onnx_ir.Model:
 def _digest(graph: onnx_ir.Graph) -> str:
     """What a change of the graph changes; the order of nodes does not count."""
     lines = []
-    for node in graph:
+    for node in graph.all_nodes():
         spec = node.attributes.get("spec")
         lines.append(
             json.dumps(

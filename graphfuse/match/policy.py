@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphfuse.graph.facts import Facts
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.match.attention import attention_core
-from graphfuse.match.cost import fused_cost, unfused_cost
+from graphfuse.match.cost import fused_cost, own_sizes, unfused_cost
 from graphfuse.match.epilogue import CONVOLUTIONS, PRODUCTS, epilogue
 from graphfuse.match.flow import Flow
 from graphfuse.match.grow import Region
@@ -90,7 +90,7 @@ def _matmul_views(context: Context, region: Region) -> str | None:
 
 def _no_gain(context: Context, region: Region) -> str | None:
     before = unfused_cost((context.flow.nodes[i] for i in region.members), context.facts, context.sizes)
-    after = fused_cost(region.lowered.program, context.sizes)
+    after = fused_cost(region.lowered.program, own_sizes(region.lowered.sizes, context.sizes))
     if after.launches < before.launches and after.microseconds < before.microseconds:
         return None
     return f"predicted {before.launches} kernels and {before.bytes} bytes before, {after.launches} and {after.bytes} after"

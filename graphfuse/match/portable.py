@@ -47,8 +47,12 @@ def fuse(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequence[Regio
     calls = _name_calls(model, flow, facts, regions, words)
     order = Clusters(flow.preds, [r.members for r in regions])
     by_root = {order.find(c.region.members[0]): c for c in calls}
-    sequence = [by_root.get(r, flow.nodes[order.members[r][0]]) for r in order.roots()]
-    _replace(model.graph, flow, sequence)
+    roots = order.roots()
+    moved: dict[onnx_ir.Value, onnx_ir.Value] = {}
+    for number, graph in enumerate(flow.graphs):  # the main graph first: bodies read what it makes
+        own = [r for r in roots if flow.scope[r] == number]
+        if any(r in by_root for r in own):
+            _replace(graph, flow, number, [by_root.get(r, flow.nodes[order.members[r][0]]) for r in own], moved)
     _drop_constants(model.graph, calls)
     model.opset_imports[DOMAIN] = 1
     if model.ir_version < MIN_IR_VERSION:
@@ -76,10 +80,15 @@ def _name_calls(model: onnx_ir.Model, flow: Flow, facts: Facts, regions: Sequenc
     return calls
 
 
-def _replace(graph: onnx_ir.Graph, flow: Flow, sequence: Sequence[Call | onnx_ir.Node]) -> None:
-    """Makes ``sequence`` the nodes of ``graph``, with a call node for each Call."""
-    graph.remove(flow.nodes)
-    moved: dict[onnx_ir.Value, onnx_ir.Value] = {}
+def _replace(
+    graph: onnx_ir.Graph,
+    flow: Flow,
+    number: int,
+    sequence: Sequence[Call | onnx_ir.Node],
+    moved: dict[onnx_ir.Value, onnx_ir.Value],
+) -> None:
+    """Makes ``sequence`` the nodes of ``graph``, which is that ``number`` of ``flow``, with a call node for each Call."""
+    graph.remove([flow.nodes[i] for i in flow.of_graph(number)])
     for item in sequence:
         graph.append(_call_node(flow, item, moved) if isinstance(item, Call) else item)
 
@@ -106,8 +115,9 @@ def _call_node(flow: Flow, call: Call, moved: dict[onnx_ir.Value, onnx_ir.Value]
 
 def _origin(flow: Flow, call: Call) -> str:
     """What ``restore`` needs to give back the very same graph."""
+    start = flow.starts[flow.scope[call.region.members[0]]]
     origin = {
-        "at": list(call.region.members),
+        "at": [i - start for i in call.region.members],
         "nodes": [flow.nodes[i].name or "" for i in call.region.members],
         "values": [v.name for v in call.body.inner],
         "constants": [v.name for v in call.body.constants],
@@ -116,9 +126,9 @@ def _origin(flow: Flow, call: Call) -> str:
 
 
 def _drop_constants(graph: onnx_ir.Graph, calls: Sequence[Call]) -> None:
-    """Removes initializers that now live in functions only."""
+    """Removes initializers of the main graph that now live in functions only."""
     kept = set(graph.outputs)
     for value in {v: None for call in calls for v in call.body.constants}:
         name = value.name or ""
-        if not value.uses() and value not in kept and name in graph.initializers:
+        if not value.uses() and value not in kept and graph.initializers.get(name) is value:
             del graph.initializers[name]

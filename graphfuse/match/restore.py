@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import onnx_ir
 
+from graphfuse.graph.bodies import bodies
 from graphfuse.graph.checks import all_nodes
 from graphfuse.graph.facts import constant_tensor
 from graphfuse.ir.errors import GraphfuseError
-from graphfuse.match.names import DOMAIN, IR_VERSION_KEY, ORIGIN_KEY, PLUGIN_OP, PORTABLE_KEY, SPEC_KEY, unused_name, value_names
+from graphfuse.match.names import DOMAIN, IR_VERSION_KEY, ORIGIN_KEY, PLUGIN_OP, PORTABLE_KEY, SPEC_KEY, own_names, unused_name, value_names
 
 Wanted = Callable[[onnx_ir.Node, onnx_ir.Function], bool]
 
@@ -32,7 +33,7 @@ def is_fused(model: onnx_ir.Model) -> bool:
 
 
 def _has_plugins(model: onnx_ir.Model) -> bool:
-    return PORTABLE_KEY in model.metadata_props or any(n.domain == DOMAIN and n.op_type == PLUGIN_OP for n in model.graph)
+    return PORTABLE_KEY in model.metadata_props or any(n.domain == DOMAIN and n.op_type == PLUGIN_OP for n in model.graph.all_nodes())
 
 
 def _is_ours(function: onnx_ir.Function) -> bool:
@@ -66,9 +67,14 @@ def drop_functions(model: onnx_ir.Model) -> None:
 
 def inline(model: onnx_ir.Model, wanted: Wanted) -> None:
     """Puts the bodies of the fused nodes that ``wanted`` picks in their places, in the model itself."""
-    graph = model.graph
-    inliner = _Inliner(graph)
+    _inline_graph(model.graph, _Scope(model.graph, value_names(model.graph)), model, wanted)
+
+
+def _inline_graph(graph: onnx_ir.Graph, scope: _Scope, model: onnx_ir.Model, wanted: Wanted) -> None:
+    """Opens calls in ``graph``, then in the bodies in it."""
+    inliner = _Inliner(scope, {n.name or "" for n in graph})
     pieces: list[tuple[list[onnx_ir.Node], list[int]]] = []
+    found = False
     for node in list(graph):
         function = model.functions.get(node.op_identifier())
         if function is None or not _is_ours(function) or not wanted(node, function):
@@ -76,8 +82,44 @@ def inline(model: onnx_ir.Model, wanted: Wanted) -> None:
         else:
             origin = read_origin(node, function)
             pieces.append((inliner.expand(node, function, origin), origin.at))
-    graph.remove(list(graph))
-    graph.extend(_in_place(pieces, model))
+            found = True
+    if found:
+        graph.remove(list(graph))
+        graph.extend(_in_place(pieces))
+    for node in list(graph):
+        for _, body in bodies(node):
+            _inline_graph(body, scope.enter(graph, body), model, wanted)
+
+
+@dataclass
+class _Scope:
+    """What a graph sees. ``names`` are taken in it; ``constants`` are those of the bodies around it and its own."""
+
+    main: onnx_ir.Graph
+    names: set[str]
+    outer: set[str] = field(default_factory=set)
+    constants: dict[str, onnx_ir.Value] = field(default_factory=dict)
+
+    def enter(self, graph: onnx_ir.Graph, body: onnx_ir.Graph) -> _Scope:
+        """That of ``body``, which hangs on a node of ``graph``. Bodies side by side may use the same names."""
+        outer = self.outer | own_names(graph)
+        made = (n.outputs[0] for n in body if n.op_type == "Constant" and n.domain == "")
+        constants = {v.name or "": v for v in (*body.initializers.values(), *made)}
+        return _Scope(self.main, outer | value_names(body), outer, {**self.constants, **constants})
+
+    def constant(self, name: str) -> onnx_ir.Value | None:
+        """The constant of this name, if there is one."""
+        return self.constants.get(name) or self.main.initializers.get(name)
+
+    def add_constant(self, name: str, tensor: onnx_ir.TensorProtocol) -> onnx_ir.Value:
+        """A new initializer of the main graph, which every body sees."""
+        fresh = unused_name(name, self.names | value_names(self.main) if self.outer else self.names)
+        self.names.add(fresh)
+        shape = onnx_ir.Shape(tensor.shape.numpy())
+        own = onnx_ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=shape, name=fresh)
+        value = onnx_ir.Value(name=fresh, type=onnx_ir.TensorType(tensor.dtype), shape=shape, const_value=own)
+        self.main.register_initializer(value)
+        return value
 
 
 def read_origin(call: onnx_ir.Node, function: onnx_ir.Function) -> Origin:
@@ -96,7 +138,7 @@ def read_origin(call: onnx_ir.Node, function: onnx_ir.Function) -> Origin:
     return origin if fits and texts and all(type(i) is int and i >= 0 for i in origin.at) else Origin()
 
 
-def _in_place(pieces: Sequence[tuple[list[onnx_ir.Node], list[int]]], model: onnx_ir.Model) -> list[onnx_ir.Node]:
+def _in_place(pieces: Sequence[tuple[list[onnx_ir.Node], list[int]]]) -> list[onnx_ir.Node]:
     """The nodes in their original order where all places are known and give one that works, else as they come."""
     plain = [node for nodes, _ in pieces for node in nodes]
     places: dict[int, onnx_ir.Node] = {}
@@ -124,10 +166,10 @@ def _is_topological(nodes: Sequence[onnx_ir.Node], members: set[onnx_ir.Node]) -
 
 
 class _Inliner:
-    def __init__(self, graph: onnx_ir.Graph) -> None:
-        self.graph = graph
-        self.value_names = value_names(graph)
-        self.node_names = {n.name or "" for n in graph.all_nodes()}
+    def __init__(self, scope: _Scope, node_names: set[str]) -> None:
+        self.scope = scope
+        self.value_names = scope.names
+        self.node_names = node_names
 
     def expand(self, call: onnx_ir.Node, function: onnx_ir.Function, origin: Origin) -> list[onnx_ir.Node]:
         """The function's nodes, wired up in place of ``call``."""
@@ -184,18 +226,12 @@ class _Inliner:
         return name
 
     def _constant(self, node: onnx_ir.Node, name: str) -> onnx_ir.Value:
-        """The initializer that the constant was made from, made again if it is gone."""
+        """The constant that the function's was made from, made again if it is gone."""
         tensor = node.attributes["value"].as_tensor()
-        present = self.graph.initializers.get(name)
+        present = self.scope.constant(name)
         if present is not None and _same(constant_tensor(present), tensor):
             return present
-        fresh = unused_name(name, self.value_names)
-        self.value_names.add(fresh)
-        shape = onnx_ir.Shape(tensor.shape.numpy())
-        own = onnx_ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=shape, name=fresh)
-        value = onnx_ir.Value(name=fresh, type=onnx_ir.TensorType(tensor.dtype), shape=shape, const_value=own)
-        self.graph.register_initializer(value)
-        return value
+        return self.scope.add_constant(name, tensor)
 
 
 def _is_plain(node: onnx_ir.Node) -> bool:

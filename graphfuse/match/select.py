@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import onnx_ir
 
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.lower import NodeRefused
 from graphfuse.match.convex import Clusters, CycleError
-from graphfuse.match.cost import Cost, fused_cost, unfused_cost
+from graphfuse.match.cost import Cost, fused_cost, own_sizes, unfused_cost
 from graphfuse.match.flow import node_ids
 from graphfuse.match.grow import Growth, Region, grow
 from graphfuse.match.planfile import APART, Plan, PlannedRegion, Refusal
 from graphfuse.match.policy import Context, Policy
 from graphfuse.match.small_ops import Kind
-from graphfuse.ops.table import lookup
 
 _BY_PLAN = frozenset({"removed-in-plan", "disabled-in-plan"})
 
@@ -40,7 +37,8 @@ class Selection:
 def costs(context: Context, region: Region) -> tuple[Cost, Cost]:
     """Predicted cost of the region's nodes as they are, and of its kernel."""
     nodes = (context.flow.nodes[i] for i in region.members)
-    return unfused_cost(nodes, context.facts, context.sizes), fused_cost(region.lowered.program, context.sizes)
+    after = fused_cost(region.lowered.program, own_sizes(region.lowered.sizes, context.sizes))
+    return unfused_cost(nodes, context.facts, context.sizes), after
 
 
 def select_by_policy(context: Context, policy: Policy) -> Selection:
@@ -62,7 +60,6 @@ def select_by_policy(context: Context, policy: Policy) -> Selection:
         ]
     selection.refusals += [Refusal(rule, [ids[i]], reason) for i, (rule, reason) in sorted(left_out.items()) if context.classes[i].fusable]
     selection.refusals += _of_nodes(context, growth, ids)
-    selection.refusals += _in_bodies(context, ids)
     selection.refusals += _between(growth, selection, ids)
     return selection
 
@@ -71,21 +68,6 @@ def _of_nodes(context: Context, growth: Growth, ids: list[str]) -> Iterable[Refu
     """Small ops that cannot be in any region."""
     reasons = {i: c.refused for i, c in enumerate(context.classes) if c.kind is Kind.SMALL and c.refused} | growth.refused
     return [Refusal(r.rule, [ids[i]], r.reason) for i, r in sorted(reasons.items())]
-
-
-def _in_bodies(context: Context, ids: list[str]) -> Iterable[Refusal]:
-    """Small ops in the bodies of If, Loop and Scan."""
-    for i, node in enumerate(context.flow.nodes):
-        graphs = [g for a in node.attributes.values() if not a.is_ref() for g in _bodies(a)]
-        count = sum(lookup(n.domain, n.op_type) is not None for g in graphs for n in g.all_nodes())
-        if count:
-            yield Refusal("in-a-body", [ids[i]], f"{_plural(count, 'small op')} in the bodies of {node.op_type}, which are not looked into")
-
-
-def _bodies(attribute: onnx_ir.Attr) -> Sequence[onnx_ir.Graph]:
-    if attribute.type == onnx_ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return list(attribute.as_graphs()) if attribute.type == onnx_ir.AttributeType.GRAPHS else []
 
 
 def _between(growth: Growth, selection: Selection, ids: list[str]) -> Iterable[Refusal]:

@@ -11,7 +11,7 @@ import onnx_ir
 
 from graphfuse.graph.load import load_model
 from graphfuse.session.devices import Region, open_device
-from graphfuse.session.fused import FusedNode, is_fused, read_fused
+from graphfuse.session.fused import PLUGIN_OP, FusedNode, is_fused, read_fused
 from graphfuse.session.interface import Port, accept_inputs, port
 from graphfuse.session.ort_stage import OrtStage, known_types
 from graphfuse.session.stages import Stage, last_uses, live_nodes, outer_reads, split
@@ -29,11 +29,12 @@ class Session:
     ``model`` is a path, a ``ModelProto`` or an ``onnx_ir.Model``, with fused nodes in portable or plugin form, or with
     none at all. ``device`` is cuda, host, numpy or auto (the first of these that works; ``Session.device`` says which).
     Raises GraphfuseError when the model cannot be read, ONNX Runtime does not take its unfused nodes, or the device
-    does not work here. All kernels are compiled here, together; ``run`` compiles nothing.
+    does not work here. Bodies of If, Loop and Scan run in ONNX Runtime as a whole, fused nodes in them as the nodes that
+    they were made from. All kernels are compiled here, together; ``run`` compiles nothing.
     """
 
     def __init__(self, model: Model, device: str = "auto") -> None:
-        self._model = load_model(model)
+        self._model = _with_bodies_to_run(load_model(model))
         graph = self._model.graph
         self.inputs: tuple[Port, ...] = tuple(port(v) for v in graph.inputs)
         self.outputs: tuple[Port, ...] = tuple(port(v) for v in graph.outputs)
@@ -121,6 +122,15 @@ class Session:
         graph = self._model.graph
         used = {v for s in stages if s.fused for n in s.nodes for v in self._reads(n)} | set(graph.outputs)
         return [v for v in graph.initializers.values() if v in used or v.is_graph_input()]
+
+
+def _with_bodies_to_run(model: onnx_ir.Model) -> onnx_ir.Model:
+    """In bodies ONNX Runtime needs the functions of the portable form, which travels inside the plugin form."""
+    if not any(n.op_type == PLUGIN_OP and is_fused(n) and n.graph is not model.graph for n in model.graph.all_nodes()):
+        return model
+    from graphfuse.match.plugin_form import portable_of
+
+    return portable_of(model)
 
 
 class _FusedStep:

@@ -117,14 +117,15 @@ def test_everything_left_alone_has_a_reason() -> None:
     assert all(r.reason and "\n" not in r.reason for r in found.refusals)
 
 
-def test_bodies_of_control_flow_are_named() -> None:
+def test_rules_hold_in_bodies() -> None:
     body = """y = If(f) <
   then_branch = t () => (float[N,8] a) { a = Relu(x) },
   else_branch = e () => (float[N,8] b) { c = Neg(x)
     b = Exp(c) }
 >"""
     found = rewrite_model(model(body, "float[N,8] x, bool f"))
-    assert [(r.rule, r.reason) for r in found.refusals] == [("in-a-body", "3 small ops in the bodies of If, which are not looked into")]
+    assert [(r.rule, r.nodes) for r in found.refusals] == [("single-op", ["##0 If/then_branch/#0 Relu"])]
+    assert regions(found) == ["Neg Exp"]
 
 
 @pytest.mark.parametrize(("keywords", "message"), [({"policy": "fast"}, "auto, aggressive"), ({"skip": ["epilogues"]}, "conv-epilogue")])
