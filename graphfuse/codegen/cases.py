@@ -27,25 +27,13 @@ def load_early(e: Emitter, roots: Sequence[Node]) -> None:
     """
     cases = [n for n in reachable(e.puller, roots) if n.kind == "case"]
     owners: dict[Node, int] = {}
-    for node in [*(b for c in cases for b in c.args), *(n for n in _outside(e, roots) if n.kind == "load")]:
+    for node in [*(b for c in cases for b in c.args), *(n for n in reachable(e.puller, roots, branches=False) if n.kind == "load")]:
         for load in reachable(e.puller, [node]):
             owners[load] = owners.get(load, 0) + 1
     for node in cases:
         nested = any(n.kind in ("case", "tap") for b in node.args for n in reachable(e.puller, [b]))
         if not nested and not e.puller.gathers and (e.scope.lane or _splits(e, node)):
             _load_branches(e, node, owners)
-
-
-def _outside(e: Emitter, roots: Sequence[Node]) -> list[Node]:
-    """What is reached from ``roots`` without going into the branches of a case."""
-    seen: set[Node] = set()
-    pending = list(roots)
-    while pending:
-        node = pending.pop()
-        if node not in seen:
-            seen.add(node)
-            pending += () if node.kind == "case" else node.args
-    return list(seen)
 
 
 def _load_branches(e: Emitter, node: Node, owners: Mapping[Node, int]) -> None:

@@ -193,15 +193,15 @@ def direct_reductions(puller: Puller, root: Node) -> list[Node]:
     return [n for n in reachable(puller, [root]) if n.kind == "reduce"]
 
 
-def reachable(puller: Puller, roots: Iterable[Node]) -> list[Node]:
-    """Every node that ``roots`` need, run-time indices included, arguments first."""
+def reachable(puller: Puller, roots: Iterable[Node], *, branches: bool = True) -> list[Node]:
+    """Every node that ``roots`` need, run-time indices included, arguments first; optionally not what branches of cases need."""
     seen: set[Node] = set()
     pending = list(roots)
     while pending:
         node = pending.pop()
         if node not in seen:
             seen.add(node)
-            pending += node.args
+            pending += node.args if branches or node.kind != "case" else ()
             pending += [puller.gathers[v] for item in exprs_of(node) for v in expr.variables(item) if v in puller.gathers]
     return sorted(seen, key=lambda n: n.number)
 
