@@ -301,14 +301,16 @@ MAX_CASES = 6  # maxima and minima that one proof may split on
 def _nonneg_by_cases(dim: Expr) -> bool:
     """A maximum is one of its arguments, and no less than either: so ``max(a, b) - a`` and ``n - min(n, 4)`` are >= 0.
 
-    Where ``dim`` moves the same way as the call, one argument in its place is enough; else both must do.
+    Where ``dim`` moves the same way as the call, one argument in its place is enough; else both must do. It does not where the
+    extent of a loop index depends on the call: of an extent of 0 anything can be proven.
     """
     calls = [a for a in atoms(dim) if isinstance(a, Call) and a.fn in ("max", "min")]
     if not 0 < len(calls) <= MAX_CASES:
         return False
     call = max(calls, key=lambda a: (len(_atom_key(a)[1]), _atom_key(a)))  # an outermost one
     slope = coefficient(dim, call)
-    helps = slope is not None and is_nonneg(slope if call.fn == "max" else -slope)
+    in_extent = any(isinstance(v.extent, Expr) and call in atoms(v.extent) for v in variables(dim))
+    helps = slope is not None and not in_extent and is_nonneg(slope if call.fn == "max" else -slope)
     cases = (_nonneg_with(dim, call, side, impossible=not helps) for side in (call.left, call.right))
     return any(cases) if helps else all(cases)
 
