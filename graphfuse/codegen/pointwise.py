@@ -40,9 +40,12 @@ def choose_items(segment: Pointwise, lanes: int, threads: int, loads: int, wish:
 
 
 def choose_rows(program: Program, segment: Pointwise, lanes: int) -> int:
-    """Neighbouring rows of one thread: as many as make it load clearly less, where sliding windows overlap from row to row."""
+    """Neighbouring rows of one thread: as many as make it load clearly less, where sliding windows overlap from row to row.
+
+    A vector lies in one row, so vectors must tile it.
+    """
     found = windows(program)
-    if lanes == 1 or not found or len(segment.shape) < 2:
+    if lanes == 1 or not found or len(segment.shape) < 2 or not lanes_fit(segment.shape[-1], lanes):
         return 1
     alone = _distinct_loads(program, segment, lanes, 1)
     fits = [n for n in (4, 2) if isinstance(segment.shape[-2], int) and segment.shape[-2] % n == 0]

@@ -34,6 +34,8 @@ def reduce(m: Maker) -> None:
         x = m.without_nan(x)  # it goes through ours, as in NumPy; ONNX Runtime's kernels differ from each other
     if op == "ReduceLogSum":
         x = m.add("Add", [m.add("Abs", [x], x.dtype, x.shape), m.const(0.5, x.dtype)], x.dtype, x.shape)
+    if op == "ReduceProd" and x.dtype in INTS:  # nor do its products
+        x = m.add("Sign", [x], x.dtype, x.shape)
     if op == "ReduceProd" and x.dtype in FLOATS and not m.wild:
         x = m.add("Tanh", [x], x.dtype, x.shape) if x.dtype in allowed("Tanh", m.opset) else x
     places, written = m.axes(x.rank, 1) if x.rank else ([], [])

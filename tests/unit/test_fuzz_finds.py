@@ -13,7 +13,9 @@ from graphfuse.graph.facts import Facts
 from graphfuse.graph.load import load_model
 from graphfuse.ir import expr, sym
 from graphfuse.ops.movement import slice_range
+from tests.conftest import compiler_absence
 from tests.fuzz.attempt import Account, attempt
+from tests.fuzz.host import attempt_on_host
 from tests.fuzz.strategies import Case
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -30,6 +32,14 @@ def check(made: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> None:
     """The model passes everything that a random one must pass."""
     found = attempt(Case(made, feeds), Account())
     assert found is None, found
+
+
+def check_on_host(made: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> None:
+    """As ``check``, and its kernels on the CPU too, where there is a compiler."""
+    check(made, *feeds)
+    if compiler_absence() is None:
+        found = [finding for _, finding in attempt_on_host([Case(made, feeds)], Account())]
+        assert not found, found[0]
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -110,3 +120,37 @@ def test_a_cut_run_time_axis_does_not_keep_its_size_in_old_opsets() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(made, {"x": normal(8, 1)}, {"x": normal(1, 3)})
+
+
+# --- an index below an extent that may be 0
+
+
+def test_nothing_is_proven_of_an_index_whose_extent_may_be_zero() -> None:
+    """A maximum in the extent is not to be replaced by its other side: ``u < 5 * max(0, x)`` is not below ``max(0, x)``."""
+    n = sym("n")
+    width = expr.emax(0, expr.emin(1000, n) + expr.emin(7, n) - n)
+    u = expr.var("u", expr.emin(5, n) * width)
+    assert not expr.is_less(u, width)
+    assert expr.is_less(u, expr.emin(5, n) * width)
+    assert expr.evaluate(expr.floordiv(u, width), {"n": 8, "u": 20}) == 20 // 7
+
+
+def test_rows_cut_from_run_time_squares_on_the_host_device() -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["z"]), helper.make_node("Slice", ["z", "s", "e", "a"], ["y"])]
+    constants = {"s": np.array([-7, 0]), "e": np.array([1000, 5]), "a": np.array([1, 0])}
+    made = model(nodes, {"x": (FLOAT, ["n", "n", 1])}, {"y": (FLOAT, ["p", "q", 1])}, constants)
+    check_on_host(made, {"x": normal(3, 3, 1)}, {"x": normal(16, 16, 1)})
+
+
+# --- several rows a thread
+
+
+def test_rows_shorter_than_a_vector_on_the_host_device() -> None:
+    """Four rows of one element are one vector, not four rows of a vector: such a segment wrote nothing at all."""
+    nodes = [helper.make_node("Max", ["x", "x"], ["a"]), helper.make_node("Slice", ["a", "three", "four"], ["b"])]
+    nodes += [helper.make_node("Reshape", ["b", "square"], ["c"]), helper.make_node("Pad", ["c", "pads", "two"], ["y"])]
+    nodes += [helper.make_node("Slice", ["a", "zero", "three"], ["z"])]
+    constants = {"zero": np.array([0]), "three": np.array([3]), "four": np.array([4]), "square": np.array([1, 1]), "two": np.float32(2)}
+    constants["pads"] = np.array([1, 0, 2, 0])
+    made = model(nodes, {"x": (FLOAT, [5])}, {"y": (FLOAT, [4, 1]), "z": (FLOAT, [3])}, constants)
+    check_on_host(made, {"x": normal(5)})
