@@ -23,7 +23,7 @@ from graphfuse.match.legal import Legality
 from graphfuse.match.names import DOMAIN, PLUGIN_OP, PLUGIN_VERSION
 from graphfuse.match.normalise import normalise
 from graphfuse.match.plugin_form import PLUGIN_RANK, PLUGIN_TYPES
-from graphfuse.patterns import Pattern, patterns_in_force, recognise
+from graphfuse.patterns import Pattern, all_patterns, recognise
 
 _MARK = "# Written by `graphfuse polygraphy-plugins`; writing it again replaces it.\n"
 _SCRIPT = (
@@ -49,7 +49,7 @@ def replace_with_plugin(graph, input_tensors, output_tensors, attrs=None, op=Non
 
 def write_folders(folder: Path) -> list[str]:
     """Writes a folder for each pattern in force; returns their names. Raises GraphfuseError for files that are not ours, or cannot be written."""
-    patterns = patterns_in_force()
+    patterns = all_patterns()
     files = {folder / p.name / "pattern.py": _SCRIPT.format(name=p.name, summary=p.summary.replace('"', "'")) for p in patterns}
     try:
         for path in files:
@@ -95,7 +95,7 @@ def _values(model: onnx_ir.Model) -> Iterator[onnx_ir.Value]:
 
 def _places(model: onnx_ir.Model, name: str) -> Iterator[Lowered]:
     """The programs of a pattern's matches, or of what its rewrites made, in a model that this may change."""
-    patterns: Sequence[Pattern] = patterns_in_force()
+    patterns: Sequence[Pattern] = all_patterns()
     facts, repairs = normalise(model, patterns)
     flow = Flow(model.graph)
     recognised = recognise(flow.nodes, facts, patterns)

@@ -23,7 +23,7 @@ from graphfuse.match.restore import is_fused, restore_model
 from graphfuse.match.select import Selection, costs, select_by_plan, select_by_policy
 from graphfuse.match.small_ops import Kind, classify, longest_chain
 from graphfuse.patterns.apply import Recognised, recognise, words
-from graphfuse.patterns.load import Source, patterns_in_force
+from graphfuse.patterns.load import Source, all_patterns
 from graphfuse.patterns.pattern import Pattern
 
 
@@ -64,7 +64,8 @@ class Rewritten:
 class Prepared:
     """A folded model with all that is known about it; ``nodes_before`` counts the given model's nodes without constants.
 
-    ``patterns`` are those in force, ``repaired`` says how often each was rewritten, ``recognised`` where they are now.
+    ``patterns`` are those in force, ``pattern_names`` are of those that are not, too; ``repaired`` says how often each was
+    rewritten, ``recognised`` where they are now.
     """
 
     model: onnx_ir.Model
@@ -72,6 +73,7 @@ class Prepared:
     nodes_before: int
     fingerprint: str
     patterns: tuple[Pattern, ...] = ()
+    pattern_names: tuple[str, ...] = ()
     repaired: Mapping[str, int] = field(default_factory=dict)
     recognised: Recognised = field(default_factory=Recognised)
 
@@ -88,14 +90,22 @@ def prepare(
     own = restore_model(model) if is_fused(model) else model.clone()
     nodes_before = _count_nodes(own)
     _inline_functions(own)
-    in_force = patterns_in_force(patterns, {skip} if isinstance(skip, str) else set(skip))
+    known = all_patterns(patterns)
+    skipped = {skip} if isinstance(skip, str) else set(skip)
+    in_force = tuple(p for p in known if p.name not in skipped)
     facts, repairs = normalise(own, () if exact_rounding else in_force)
     flow = Flow(own.graph)
     legality = Legality(flow, facts, exact_rounding=exact_rounding)
     context = Context(flow, facts, classify(flow, facts), legality, dict(sizes or {}))
-    recognised = recognise(flow.nodes, facts, in_force)
     return Prepared(
-        own, context, nodes_before, fingerprint(own.graph, flow), in_force, Counter(r.pattern.name for r in repairs), recognised
+        model=own,
+        context=context,
+        nodes_before=nodes_before,
+        fingerprint=fingerprint(own.graph, flow),
+        patterns=in_force,
+        pattern_names=tuple(p.name for p in known),
+        repaired=Counter(r.pattern.name for r in repairs),
+        recognised=recognise(flow.nodes, facts, in_force),
     )
 
 
@@ -110,8 +120,7 @@ def select(prepared: Prepared, *, policy: str = "auto", skip: Iterable[str] = ()
     """The regions to fuse, by ``plan`` if there is one, else by policy. Raises GraphfuseError for an unknown rule or a wrong plan."""
     if plan is not None:
         return select_by_plan(prepared.context, plan, prepared.fingerprint)
-    known = [p.name for p in (*patterns_in_force(), *prepared.patterns)]
-    return select_by_policy(prepared.context, Policy(policy, skip, known))
+    return select_by_policy(prepared.context, Policy(policy, skip, prepared.pattern_names))
 
 
 def rewrite_model(

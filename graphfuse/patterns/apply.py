@@ -23,7 +23,7 @@ MAX_ROUNDS = 8
 class Recognised:
     """What is where in a graph that stays as it is. No node is in two matches.
 
-    ``nearest`` has the nearest miss of patterns without any, ``absent`` an op type that they need and the graph does not have.
+    ``nearest`` has the nearest miss of patterns without any, ``absent`` op types that they need and the graph does not have.
     """
 
     matches: list[Match] = field(default_factory=list)

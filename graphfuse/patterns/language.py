@@ -271,13 +271,28 @@ class Times(Matcher):
         leaves, scale, roundings, nodes = _taken_apart(value, scene)
         if len(leaves) != len(self.factors):
             return Offence(f"a product of {len(leaves)} factors, {len(self.factors)} are wanted", value.producer())
-        if not near(self.scale, scene.facts.dtype(value), roundings + 1)(scale):
-            return Offence(f"the constant factor is {scale:.9g}, {self.scale:.9g} is wanted", value.producer())
         now = found
         for node in nodes:
             now = now.take(node)
         orders = dict.fromkeys(permutations(leaves))
-        return [(list(zip(self.factors, order, strict=True)), now) for order in orders]
+        last = (_Scale(scale, self.scale, roundings + 1), value)
+        return [([*zip(self.factors, order, strict=True), last], now) for order in orders]
+
+
+@dataclass(frozen=True, eq=False)
+class _Scale(Matcher):
+    """The constant factor of a product; asked about when the others are known to fit."""
+
+    got: float
+    wanted: float
+    roundings: int
+
+    def steps(self, value: ir.Value | None, found: Found, scene: Scene) -> Answer:
+        """Compares as exactly as the type of the product allows."""
+        dtype = None if value is None else scene.facts.dtype(value)
+        if near(self.wanted, dtype, self.roundings)(self.got):
+            return [((), found)]
+        return Offence(f"the constant factor is {self.got:.9g}, {self.wanted:.9g} is wanted", None if value is None else value.producer())
 
 
 def _taken_apart(value: ir.Value, scene: Scene) -> tuple[list[ir.Value], float, int, list[ir.Node]]:

@@ -1,9 +1,9 @@
-"""Which patterns are in force: ours, those of installed packages, those of the user's own files, less those switched off."""
+"""Which patterns there are: ours, those of installed packages, those of the user's own files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -18,23 +18,24 @@ GROUP = "graphfuse.patterns"
 Source = Union[Pattern, str, "os.PathLike[str]"]
 
 
-def patterns_in_force(sources: Iterable[Source] = (), skip: Collection[str] = ()) -> tuple[Pattern, ...]:
-    """The user's ``sources`` (patterns, or files that define some), then ours and those of packages, without those in ``skip``.
+def user_patterns(sources: Iterable[Source] = ()) -> tuple[Pattern, ...]:
+    """The patterns in ``sources``: patterns, or files of some, which are executed now.
 
-    Raises GraphfuseError for a file that cannot be executed, that defines no pattern, or a name that two patterns have.
+    Raises GraphfuseError for a file that cannot be executed or that defines no pattern.
     """
-    given = [p for s in ([sources] if isinstance(sources, str | os.PathLike | Pattern) else sources) for p in _of(s)]
-    found = (*given, *LIBRARY, *installed())
+    listed = [sources] if isinstance(sources, str | os.PathLike | Pattern) else sources
+    return tuple(p for s in listed for p in ([s] if isinstance(s, Pattern) else from_file(Path(s))))
+
+
+def all_patterns(sources: Iterable[Source] = ()) -> tuple[Pattern, ...]:
+    """The user's ``sources``, then ours and those of packages. Raises GraphfuseError, also for a name that two patterns have."""
+    found = (*user_patterns(sources), *LIBRARY, *installed())
     names: set[str] = set()
     for pattern in found:
         if pattern.name in names:
             raise GraphfuseError(f"pattern {pattern.name!r} is defined twice; give one of them another name")
         names.add(pattern.name)
-    return tuple(p for p in found if p.name not in skip)
-
-
-def _of(source: Source) -> Sequence[Pattern]:
-    return [source] if isinstance(source, Pattern) else from_file(Path(source))
+    return found
 
 
 def from_file(path: Path) -> list[Pattern]:

@@ -22,7 +22,7 @@ _Goals = Union[tuple[Goal, "_Goals"], None]
 class Search:
     """A search through one graph, whose facts are ``scene``'s.
 
-    ``nearest`` holds the best near miss of each pattern, ``absent`` an op type that it needs and the graph does not have.
+    ``nearest`` holds the best near miss of each pattern, ``absent`` op types that it needs and the graph does not have.
     """
 
     scene: Scene
@@ -41,7 +41,7 @@ class Search:
         """Nodes at which the pattern may end, the last ones first, so that the longest form of it is found."""
         missing = sorted(t for m in pattern.roots for t in needed_types(m) if t not in self.by_type)
         if missing:
-            self.absent[pattern.name] = missing[0]
+            self.absent[pattern.name] = " and no ".join(dict.fromkeys(missing))
             return []
         types = root_types(pattern.roots[0])
         found = self.nodes if types is None else [n for t in sorted(types) for n in self.by_type.get(t, ())]
@@ -88,7 +88,7 @@ class Search:
             wrong = pattern.check(match)
         if wrong is None:
             return match
-        self._missed(pattern, found, Offence(wrong) if isinstance(wrong, str) else wrong, root)
+        self._missed(pattern, found, Offence(wrong) if isinstance(wrong, str) else wrong, root, MAX_STEPS)
         return None
 
     def _not_private(self, found: Found, outputs: Sequence[ir.Value]) -> Offence | None:
@@ -105,27 +105,27 @@ class Search:
 
     def _solve(self, pattern: Pattern, matcher: Matcher, value: ir.Value, start: Found, root: ir.Node) -> Iterator[Found]:
         """Every way to match, found on demand."""
-        stack: list[tuple[_Goals, Found]] = [(((matcher, value), None), start)]
+        stack: list[tuple[_Goals, Found, int]] = [(((matcher, value), None), start, 0)]
         for _ in range(MAX_STEPS):
             if not stack:
                 return
-            goals, found = stack.pop()
+            goals, found, fitted = stack.pop()
             if goals is None:
                 yield found
                 continue
             (wanted, at), rest = goals
             answer = wanted.steps(at, found, self.scene)
             if isinstance(answer, Offence):
-                self._missed(pattern, found, answer, root)
+                self._missed(pattern, found, answer, root, fitted)
             else:
-                stack += [(_before(new, rest), state) for new, state in reversed(answer)]
+                stack += [(_before(new, rest), state, fitted + 1) for new, state in reversed(answer)]
 
-    def _missed(self, pattern: Pattern, found: Found, offence: Offence, root: ir.Node) -> None:
-        """Keeps the miss if more nodes matched than in any before."""
+    def _missed(self, pattern: Pattern, found: Found, offence: Offence, root: ir.Node, fitted: int) -> None:
+        """Keeps the miss if more nodes matched than in any before, or as many and more questions were answered."""
         best = self.nearest.get(pattern.name)
-        if found.nodes and (best is None or len(found.nodes) > best.matched):
-            node = offence.node or (found.nodes[-1] if found.nodes else root)
-            self.nearest[pattern.name] = Miss(pattern.name, root, node, offence.reason, len(found.nodes))
+        if found.nodes and (best is None or (len(found.nodes), fitted) > (best.matched, best.fitted)):
+            node = offence.node or found.nodes[-1]
+            self.nearest[pattern.name] = Miss(pattern.name, root, node, offence.reason, len(found.nodes), fitted)
 
 
 def _before(new: Sequence[Goal], rest: _Goals) -> _Goals:

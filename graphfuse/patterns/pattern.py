@@ -90,13 +90,14 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Miss:
-    """A place where a pattern nearly fits: ``matched`` nodes did, at ``node`` something is wrong."""
+    """A place where a pattern nearly fits: ``matched`` nodes (and ``fitted`` questions) did, at ``node`` something is wrong."""
 
     pattern: str
     root: ir.Node
     node: ir.Node
     reason: str
     matched: int
+    fitted: int = 0
 
 
 @dataclass

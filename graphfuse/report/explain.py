@@ -9,7 +9,7 @@ from typing import Any
 from graphfuse.graph.load import load_model
 from graphfuse.match.explain import Explanation, PatternReport, explain_model, explain_patterns
 from graphfuse.match.rewrite import rewrite_model
-from graphfuse.patterns.load import Source
+from graphfuse.patterns.load import Source, user_patterns
 from graphfuse.session.session import Model
 
 
@@ -38,7 +38,7 @@ def explain(
     Names are those of the model after constant folding. Raises GraphfuseError for a node that the model does not have.
     """
     loaded = load_model(model)
-    skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    skip, patterns = (skip,) if isinstance(skip, str) else tuple(skip), user_patterns(patterns)
     found = explain_model(loaded, node, policy=policy, skip=skip, patterns=patterns)
     homes = {
         name: region.name for region in rewrite_model(loaded, policy=policy, skip=skip, patterns=patterns).regions for name in region.nodes

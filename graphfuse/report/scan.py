@@ -14,7 +14,7 @@ from graphfuse.graph.load import load_model
 from graphfuse.match.cost import NOMINAL_SIZE, Cost, unfused_cost
 from graphfuse.match.rewrite import FusedRegion, prepare, rewrite_model
 from graphfuse.match.small_ops import Kind
-from graphfuse.patterns.load import Source
+from graphfuse.patterns.load import Source, user_patterns
 from graphfuse.session.session import Model
 
 
@@ -62,7 +62,7 @@ def scan(
 ) -> Scan:
     """Looks at a model as ``rewrite`` with these options would. Raises what it raises."""
     loaded = load_model(model)
-    skip = (skip,) if isinstance(skip, str) else tuple(skip)
+    skip, patterns = (skip,) if isinstance(skip, str) else tuple(skip), user_patterns(patterns)
     made = rewrite_model(loaded, policy=policy, skip=skip, exact_rounding=exact_rounding, sizes=sizes, patterns=patterns)
     context = prepare(loaded, exact_rounding=exact_rounding, sizes=sizes, skip=skip, patterns=patterns).context
     kinds = Counter(c.kind.value for c in context.classes)

@@ -36,6 +36,9 @@ def _check(match: Match) -> Offence | str | None:
     found = _row(match, "sum")
     if isinstance(found, Offence):
         return found
+    moved = match["x"].producer()
+    if moved is not None and moved.op_type == "Sub" and any(v is not None and _is_maximum(v) for v in moved.inputs):
+        return match.wrong("sum", "a maximum is subtracted already")
     if match.opset < 13 and not found.is_trailing:
         return match.wrong("sum", "before opset 13 Softmax is over all axes from one on, here it would be over one in the middle")
     return _check_row(match)
@@ -46,6 +49,11 @@ def _check_moved(match: Match) -> Offence | str | None:
     if isinstance(total, Offence) or isinstance(highest, Offence):
         return total if isinstance(total, Offence) else highest if isinstance(highest, Offence) else None
     return None if total == highest else match.wrong("max", "the maximum is over another axis than the sum")
+
+
+def _is_maximum(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type == "ReduceMax"
 
 
 def _softmax(match: Match, tape: Tape) -> ir.Value:
