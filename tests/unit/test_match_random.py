@@ -91,5 +91,6 @@ def test_flow_knows_what_subgraphs_capture() -> None:
 g (float[2] x, bool f) => (float[2] y) { a = Relu(x)
  y = If(f) <then_branch = t () => (float[2] b) { b = Neg(a) }, else_branch = e () => (float[2] c) { c = Exp(x) }> }"""
     flow = Flow(load_model(onnx.parser.parse_model(source)).graph)
-    assert flow.preds == [[], [0]]
+    assert [n.op_type for n in flow.nodes] == ["Relu", "If", "Neg", "Exp"] and flow.scope == [0, 0, 1, 2]
+    assert flow.preds == [[], [0], [0], []]
     assert [v.name for v in flow.outputs([0])] == ["a"]
