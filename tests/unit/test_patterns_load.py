@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -19,7 +20,7 @@ from graphfuse.match.explain import explain_model, explain_patterns
 from graphfuse.match.rewrite import prepare
 from graphfuse.patterns import load
 from graphfuse.patterns.library import LIBRARY
-from tests.conftest import SHARED_MODELS
+from tests.conftest import ROOT, SHARED_MODELS
 from tests.texts import model, proto
 
 MINE = """
@@ -153,3 +154,16 @@ def test_patterns_in_the_collection_of_models() -> None:
         erfs = sum(n.op_type == "Erf" for n in prepared.context.flow.nodes)
         assert sum(m.pattern.name == "gelu-erf" for m in prepared.recognised.matches) == erfs, path
     assert found == IN_COLLECTION
+
+
+def test_the_page_on_patterns_is_true(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "patterns.md").read_text()
+    rows = [line.split("|")[1] for line in page.partition("## One of your own")[0].splitlines() if line.startswith("| `")]
+    assert sorted(name for row in rows for name in re.findall(r"`([^`]+)`", row)) == sorted(p.name for p in LIBRARY)
+    (snippet,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    path = tmp_path / "own.py"
+    path.write_text(snippet)
+    given = model("a = Add(x, eps)\nr = Sqrt(a)\nd = Div(one, r)\ny = Mul(x, d)", weights="float eps = {1e-5}, float one = {1}")
+    found = rewrite_model(given, patterns=[path], policy="aggressive")
+    assert found.report["patterns"]["rewritten"] == {"recip-sqrt": 1}
+    assert [r.op_types for r in found.regions] == [["Add", "Sqrt", "Reciprocal", "Mul"]]
