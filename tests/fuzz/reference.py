@@ -214,7 +214,7 @@ class _Widening:
         op, types = node.op_type, [self._type[n] if n else "" for n in node.input]
         floats = ("f32",) if op in IN_FLOAT32 or (op == "Clip" and not _has_both_bounds(node)) else ("f64", "f32")
         chosen = computing_types(node, self.opset, types, floats)
-        if chosen is None:
+        if chosen is None or (op in EXACT and "f64" in types and "f32" in chosen):
             raise Unsupported(f"{op}({', '.join(types)}) at opset {self.opset}")
         inputs = [self._operand(n, op, t) if n else "" for n, t in zip(node.input, chosen, strict=True)]
         real = next((t for t in chosen if t in FLOATS), "f64")
@@ -244,7 +244,7 @@ class _Widening:
             self._hold(name, dtype, self._cast(made, computed, dtype) if whole else made)
             return
         wide = self._cast(made, _own_float(op, dtype) or real, "f64")
-        if op in EXACT and not (real == "f32" and dtype == "f64"):
+        if op in EXACT:
             self._hold(name, dtype, wide)
             return
         operand = self._wide[node.input[0]] if op in BY_OPERAND else ""

@@ -35,7 +35,7 @@ def test_random_graphs(seed: int) -> None:
     assert not failed, "\n".join(failed)
     assert account.graphs == EACH
     assert account.regions > EACH  # else little was fused
-    assert account.tally.judged > 0.9 * (account.tally.judged + account.tally.unjudged), account  # else little was compared
+    assert account.tally.judged > 0.75 * (account.tally.judged + account.tally.unjudged), account  # else little was compared
     assert sum(account.skipped.values()) < EACH / 5, account
 
 
