@@ -1,6 +1,7 @@
 # make demo       scan, fuse, build and check two real models
 # make test       every tier that runs without a GPU, then the linters
 # make conformance   every node case of the onnx package, rewritten and run (15 minutes at most on 2 cores)
+# make fuzz       20,000 random graphs, fused and compared with ONNX Runtime (FUZZ_SEED and FUZZ_COUNT say which)
 # make gpu-test   the gpu tier; where nothing can be downloaded, with the packages that python3 has
 # make bench       every chain against torch and the roof, on this GPU, with the packages that python3 has
 # make engine-test   every model as two engines on this GPU, plain and fused: values, layers, times
@@ -17,7 +18,7 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check
 # The stamp's name says what the environment was made from: nothing is installed twice, and nothing stale is used.
 READY := $(VENV)/ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d ' ' -f 1)
 
-.PHONY: help venv demo test conformance gpu-test engine-test bench models lint format clean
+.PHONY: help venv demo test conformance fuzz gpu-test engine-test bench models lint format clean
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
 
@@ -48,6 +49,9 @@ test: $(READY)
 
 conformance: $(READY)
 	@PYTHONPATH=. $(PY) -m tests.conformance
+
+fuzz: $(READY)
+	@PYTHONPATH=. $(PY) -m tests.fuzz
 
 gpu-test:
 	@python='$(GRAPHFUSE_PYTHON)'; \
