@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -34,14 +34,26 @@ def check_path(path: Path) -> None:
         raise GraphfuseError(f"{path}: cannot be read; check its permissions")
 
 
-def check_proto(proto: onnx.ModelProto, name: str, path: Path | None = None) -> None:
-    """Raises unless ``proto`` is a valid ONNX model. With ``path`` its external data are checked as well."""
+def checker_error(path: Path) -> Exception | None:
+    """What ``onnx.checker`` has against a file, its external data included. It reads the weights twice over and lets them go."""
+    try:
+        onnx.checker.check_model(str(path))
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        return error
+    return None
+
+
+def check_proto(proto: onnx.ModelProto, name: str, checker: Callable[[onnx.ModelProto], Exception | None] | None = None) -> None:
+    """Raises unless ``proto`` is a valid ONNX model. ``checker`` says what is known of it, where ``onnx.checker`` was asked before."""
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise GraphfuseError(f"{name}: not an ONNX model (it has no graph); give a file that onnx.save wrote")
     if proto.graph.sparse_initializer:
         raise GraphfuseError(f"{name}: has sparse initializers, which are not supported; store them as dense ones")
     try:
-        onnx.checker.check_model(str(path) if path else proto)
+        if checker is None:
+            onnx.checker.check_model(proto)
+        elif (found := checker(proto)) is not None:
+            raise found
         onnx.shape_inference.infer_shapes(_without_weights(proto), check_type=True)
     except onnx.checker.ValidationError as error:
         raise GraphfuseError(f"{name}: invalid model: {one_line(error)}") from error
@@ -82,7 +94,9 @@ def check_domains(model: ir.Model, name: str) -> None:
         if node.op_identifier() in model.functions or (domain, op_type) in known or (domain, op_type) == (DOMAIN, PLUGIN_OP):
             continue
         if domain == DOMAIN:
-            raise GraphfuseError(f"{name}: node {node_label(node)}: {DOMAIN}::{op_type} has no function in the model; rewrite the model again")
+            raise GraphfuseError(
+                f"{name}: node {node_label(node)}: {DOMAIN}::{op_type} has no function in the model; rewrite the model again"
+            )
         reason = "domain" if domain not in {d for d, _ in known} else "operator"
         raise GraphfuseError(
             f"{name}: node {node_label(node)}: unknown op {reason}: {domain or 'ai.onnx'}::{op_type} has neither a schema nor a function"
@@ -117,7 +131,9 @@ def check_external(tensors: Iterator[ir.ExternalTensor], name: str) -> None:
     for tensor in tensors:
         where = Path(tensor.location)
         if where.is_absolute() or ".." in where.parts or where == Path():
-            raise GraphfuseError(f"{name}: weight {tensor.name!r} points to {str(where)!r}, outside the model's folder; move the file there")
+            raise GraphfuseError(
+                f"{name}: weight {tensor.name!r} points to {str(where)!r}, outside the model's folder; move the file there"
+            )
         base = Path(tensor.base_dir or ".").resolve()
         real = (base / where).resolve()
         if not real.is_relative_to(base):
@@ -126,4 +142,6 @@ def check_external(tensors: Iterator[ir.ExternalTensor], name: str) -> None:
             raise GraphfuseError(f"{name}: weight file {str(where)!r} is missing; put it beside the model")
         offset = tensor.offset or 0
         if offset < 0 or offset + tensor.nbytes > real.stat().st_size or tensor.length not in (None, tensor.nbytes):
-            raise GraphfuseError(f"{name}: weight {tensor.name!r} does not fit its file {str(where)!r}; the file is damaged or of another model")
+            raise GraphfuseError(
+                f"{name}: weight {tensor.name!r} does not fit its file {str(where)!r}; the file is damaged or of another model"
+            )

@@ -48,12 +48,13 @@ def _check_operators(model: ir.Model, name: str) -> None:
 
 def _from_path(path: Path) -> ir.Model:
     checks.check_path(path)
+    found = checks.checker_error(path)  # first, as long as there is no other copy of the weights; what it says comes last
     proto = _parse(path)
     loaded = _to_ir(proto, str(path))
     ir.external_data.set_base_dir(loaded.graph, path.absolute().parent)
     checks.check_external(external_tensors(loaded), str(path))
     _check_operators(loaded, str(path))
-    checks.check_proto(proto, str(path), path)
+    checks.check_proto(proto, str(path), lambda _: found)
     return loaded
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from graphfuse.graph.checks import one_line
+from graphfuse.graph.encode import pieces, placeholder
 from graphfuse.ir.errors import GraphfuseError
 
 EMBEDDED_LIMIT = 1800 << 20  # bytes of weights in the .onnx file; protobuf ends at 2 GiB
@@ -32,8 +33,8 @@ def save_model(model: ir.Model, path: str | os.PathLike[str], *, external_thresh
     try:
         with _Pair() as files:
             replaced = _write_data(files.make(data), data.name, outside) if outside else []
-            proto = _serialized(model, outside, replaced, target)
-            files.make(target).write_bytes(proto)
+            with files.make(target).open("wb") as stream:
+                stream.writelines(_encoded(model, outside, replaced, target))
             files.commit()
             return files.targets[::-1]
     except OSError as error:
@@ -87,20 +88,25 @@ def _write_data(file: Path, location: str, values: Sequence[ir.Value]) -> list[i
             else:
                 stream.write(tensor.tobytes())
             made.append(
-                ir.ExternalTensor(location, start, stream.tell() - start, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or "")
+                ir.ExternalTensor(
+                    location, start, stream.tell() - start, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
+                )
             )
     return made
 
 
-def _serialized(model: ir.Model, outside: Sequence[ir.Value], replaced: Sequence[ir.TensorProtocol], target: Path) -> bytes:
+def _encoded(model: ir.Model, outside: Sequence[ir.Value], replaced: Sequence[ir.TensorProtocol], target: Path) -> Iterator[bytes]:
     """The model's bytes with the weights of ``outside`` as ``replaced``, and those in other files read in."""
     kept = [(v, v.const_value) for v in _initialized(model)]
     stands_for = dict(zip(outside, replaced, strict=True))
+    heavy = {v.name or "": v.const_value for v in model.graph.initializers.values() if v.const_value is not None and v not in stands_for}
+    heavy = {name: tensor for name, tensor in heavy.items() if tensor.dtype != ir.DataType.STRING and _is_large(tensor)}
     try:
         for value, tensor in kept:
-            value.const_value = stands_for.get(value) or _in_memory(tensor)
-        encoded: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
-        return encoded
+            aside = heavy.get(value.name or "") is tensor and tensor is not None
+            value.const_value = stands_for.get(value) or (placeholder(tensor) if aside else _in_memory(tensor))  # type: ignore[arg-type]
+        proto = ir.to_proto(model)
+        yield from pieces(proto, {name: _in_memory(tensor) or tensor for name, tensor in heavy.items()})
     except OSError:
         raise
     except Exception as error:  # protobuf's EncodeError, onnx_ir's wrapped errors

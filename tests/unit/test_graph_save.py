@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -101,10 +102,11 @@ def test_a_failing_rename_leaves_the_old_pair(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_failing_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: Path, data: bytes) -> int:
+    def failing(*_: object) -> Iterator[bytes]:
+        yield b"the first bytes"
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", failing)
+    monkeypatch.setattr("graphfuse.graph.save.pieces", failing)
     with pytest.raises(GraphfuseError, match="cannot be written"):
         save_model(two_weights(), tmp_path / "m.onnx", external_threshold=0)
     assert list(tmp_path.iterdir()) == []
@@ -136,3 +138,23 @@ def test_types_that_numpy_lacks_survive_the_weight_file(tmp_path: Path, dtype: i
     assert isinstance(back, ir.ExternalTensor)
     assert back.dtype == dtype
     np.testing.assert_array_equal(back.numpy(), array)
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+def test_the_bytes_are_those_of_protobuf(tmp_path: Path, opset: int) -> None:
+    """Written piece by piece: weights of every kind of storage, an initializer that is an input, metadata, a function, strings."""
+    proto = ir.to_proto(two_weights())
+    proto.graph.initializer.append(helper.make_tensor("typed", TensorProto.FLOAT, [400], list(range(400))))
+    proto.graph.initializer.append(helper.make_tensor("words", TensorProto.STRING, [300], [b"word"] * 300))
+    proto.graph.initializer.append(numpy_helper.from_array(np.arange(900), "fed"))
+    proto.graph.input.append(helper.make_tensor_value_info("fed", TensorProto.INT64, (900,)))
+    proto.graph.doc_string, proto.producer_name, proto.opset_import[0].version = "documented", "a producer", opset
+    proto.graph.metadata_props.add(key="inside", value="graph")
+    proto.metadata_props.add(key="outside", value="model")
+    proto.ir_version = 10
+    function = helper.make_function("own", "twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], proto.opset_import)
+    proto.functions.append(function)
+    proto.opset_import.add(domain="own", version=1)
+    model = ir.from_proto(proto)
+    save_model(model, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").read_bytes() == ir.to_proto(model).SerializeToString(deterministic=True)

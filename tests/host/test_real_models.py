@@ -1,0 +1,41 @@
+"""Trained models of real packages, rewritten and checked end to end: outputs and regions, one rewrite for all sizes."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import graphfuse
+from tests.conftest import run_reference
+from tests.real_models import RealModel, params
+
+
+@pytest.mark.parametrize("policy", ["auto", "aggressive"])
+@pytest.mark.parametrize("model", params())
+def test_a_trained_model_is_right(model: RealModel, policy: str) -> None:
+    path = model.path
+    assert path is not None
+    found = graphfuse.rewrite(path, policy=policy)
+    onnx.checker.check_model(found.model, full_check=True)
+    assert policy == "auto" or found.report["small_ops_fused"] > 0
+    for number, feeds in enumerate(model.feeds()):
+        result = graphfuse.check(path, found.model, device="host", inputs=feeds)
+        assert result.device == "host"
+        assert result.passed, (number, [(v.name, v.reason) for v in (*result.outputs, *result.regions) if not v.passed])
+
+
+@pytest.mark.parametrize("model", params())
+def test_a_trained_model_comes_back(model: RealModel) -> None:
+    """The restored model gives the original's very bits, and rewriting it gives the same file."""
+    path = model.path
+    assert path is not None
+    found = graphfuse.rewrite(path, policy="aggressive").model
+    restored = graphfuse.restore(found)
+    assert not restored.functions
+    again = graphfuse.rewrite(restored, policy="aggressive").model
+    assert again.SerializeToString(deterministic=True) == found.SerializeToString(deterministic=True)
+    feeds = next(model.feeds())
+    want, got = run_reference(path, feeds), run_reference(restored, feeds)
+    assert all((want[k] == got[k]).all() for k in want)
+    assert ir.from_proto(restored).graph.name == ir.from_proto(onnx.load(path)).graph.name
