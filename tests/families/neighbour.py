@@ -13,7 +13,7 @@ import onnx_ir
 from graphfuse.graph.load import load_model
 from graphfuse.match import rewrite_model
 from graphfuse.session import Session
-from tests.conftest import run_reference
+from tests.ort_faults import model_reference
 from tests.texts import proto
 
 TEXT = {
@@ -97,7 +97,7 @@ def check(case: Neighbour, policy: str, device: str) -> int:
     found = rewrite_model(case.model, policy=policy)
     session = Session(found.model, device)
     for feeds in case.runs:
-        want, got = case.wanted or run_reference(proto(case.model), feeds), session.run(dict(feeds))
+        want, got = case.wanted or model_reference(proto(case.model), feeds), session.run(dict(feeds))
         assert list(got) == list(want)
         for name, array in want.items():
             assert (got[name].dtype, got[name].shape) == (array.dtype, array.shape), name

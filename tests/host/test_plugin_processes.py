@@ -161,7 +161,8 @@ def test_a_forked_child_works_on_a_device_of_its_own(fields) -> None:
     child(
         fields,
         """
-        import os, signal
+        import os, signal, warnings
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # which is what this is about
         driver.use(Device()); graphfuse_plugin.specialise(4)
         network, loaded = engine(); run(network, loaded)
         stop = threading.Event()

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.unit import one_node, ort_faults
+from tests import ort_faults
+from tests.unit import one_node
 
 INF, NAN = np.inf, np.nan
 F32, F16, F64, I8, U8, I32, I64 = np.float32, np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64

@@ -12,7 +12,8 @@ import pytest
 
 from graphfuse.ir import Dim, expr, interpret, sym
 from graphfuse.ir.errors import Refused
-from tests.unit import one_node, ort_faults
+from tests import ort_faults
+from tests.unit import one_node
 
 N, M = sym("n"), sym("m")
 I64, END, START = np.int64, np.iinfo(np.int64).max, np.iinfo(np.int64).min
