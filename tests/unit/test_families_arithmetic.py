@@ -12,4 +12,5 @@ from tests.families.neighbour import Neighbour, check
 @pytest.mark.parametrize("case", [n for family in arithmetic.FAMILIES for n in family()], ids=lambda n: n.name)
 def test_neighbour(case: Neighbour, policy: str) -> None:
     regions = check(case, policy, "numpy")
-    assert regions > 0 or policy == "auto"
+    empty = all(x.size == 0 for x in case.runs[0].values())  # no input is read for a result without elements
+    assert regions > 0 or policy == "auto" or empty
