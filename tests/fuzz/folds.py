@@ -26,7 +26,7 @@ def reduce(m: Maker) -> None:
     x = m.pick(allowed(op, m.opset) & kinds, lambda v: v.elements > 0 and all(0 not in s for s in v.shape))
     if x is None:
         return
-    if op in ("ReduceL2", "ReduceSumSquare") or x.dtype in INTS:  # ONNX Runtime's sums of integers do not wrap
+    if op not in ("ReduceMax", "ReduceMin"):  # of integers too: ONNX Runtime's sums do not wrap
         x = m.squarable(x)
     if op == "ReduceLogSumExp":
         x = m.without_infinities(x)
@@ -161,6 +161,7 @@ def matmul(m: Maker) -> None:
     x = m.pick(["f32", "f64"], lambda v: v.rank >= 2 and is_fixed(v.shape[-1]) and v.elements > 0)
     if x is None or any(0 in s for s in x.shape):
         return
+    x = m.squarable(x)
     columns = m.integer(1, 6)
     made = (*x.shape[:-1], (columns,) * m.runs)
     if V("", x.dtype, made).elements <= MAX_ELEMENTS:
@@ -195,6 +196,7 @@ def running(m: Maker) -> None:
         return
     x = m.pick(["f32", "i64"], lambda v: v.rank >= 1)
     if x is not None and x.dtype in ("f32", "i64"):
+        x = m.squarable(x)
         attrs = {"reverse": m.integer(0, 1), "exclusive": m.integer(0, 1)}
         m.add("CumSum", [x, m.const(np.array(m.axis(x.rank)[1]), "i64")], x.dtype, x.shape, **attrs)
 

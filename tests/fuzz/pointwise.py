@@ -85,6 +85,8 @@ def arithmetic(m: Maker) -> None:
     if op == "PRelu":
         y = m.data(x.dtype, m.operand_shape(x))
     operands = [y, x] if op not in ("Div", "Mod", "Pow", "PRelu") and m.chance(40) else [x, y]
+    if op in ("Sum", "Mean"):  # in another order they would overflow elsewhere
+        operands = [m.squarable(v) if not v.is_const else v for v in operands]
     if op in ("Min", "Max", "Sum", "Mean") and m.chance(30):
         operands.append(m.partner(x))
     shape = broadcast(*(v.shape for v in operands))
