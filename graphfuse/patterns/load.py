@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -15,6 +16,7 @@ from graphfuse.patterns.library import LIBRARY
 from graphfuse.patterns.pattern import Pattern
 
 GROUP = "graphfuse.patterns"
+_MODULE = "graphfuse_user_patterns"
 Source = Union[Pattern, str, "os.PathLike[str]"]
 
 
@@ -42,14 +44,21 @@ def from_file(path: Path) -> list[Pattern]:
     """Executes a Python file, which the user has to trust, and returns the patterns that are its global names."""
     if not path.is_file():
         raise GraphfuseError(f"{path}: no such file of patterns; check the path")
-    module = ModuleType("graphfuse_user_patterns")
+    module = ModuleType(_MODULE)
     module.__file__ = str(path)
+    before = sys.modules.get(_MODULE)
+    sys.modules[_MODULE] = module  # dataclasses, for one, look their module up
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
     except Exception as error:  # whatever the user's code raises
         line = next((t for t in reversed(_lines(error, str(path)))), None)
         where = f"{path}:{line}" if line else str(path)
         raise GraphfuseError(f"{where}: cannot be executed: {type(error).__name__}: {error}; mend the file") from error
+    finally:
+        if before is None:
+            del sys.modules[_MODULE]
+        else:
+            sys.modules[_MODULE] = before
     return _patterns(list(vars(module).values()), str(path))
 
 

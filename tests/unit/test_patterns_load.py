@@ -49,6 +49,12 @@ def test_patterns_of_a_file(mine: Path) -> None:
     assert graphfuse.rewrite(proto(model(BODY)), patterns=str(mine)).report["patterns"]["rewritten"] == {"double-neg": 1}
 
 
+def test_files_may_hold_what_modules_hold(mine: Path) -> None:
+    more = "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\nclass Limit:\n    low: float\n\nLIMIT = Limit(1.0)\n"
+    mine.write_text(more + MINE.replace('match["x"]', 'match["x"] if LIMIT.low else None'))
+    assert rewrite_model(model(BODY), patterns=[mine]).report["patterns"]["rewritten"] == {"double-neg": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
