@@ -27,6 +27,7 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir
     else:
         raise GraphfuseError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
     _read_attributes(loaded)
+    _forget_no_sizes(loaded)
     return loaded
 
 
@@ -100,6 +101,17 @@ def _drop_initializer_inputs(model: ir.Model) -> None:
     graph.inputs.clear()
     graph.inputs.extend(kept)
     model.ir_version = 4
+
+
+def _forget_no_sizes(model: ir.Model) -> None:
+    """Some exporters write -1 or "?" for a size that they do not know: two of those are not the same size."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if value.shape is not None and any(_is_no_size(d) for d in value.shape):
+            value.shape = ir.Shape([None if _is_no_size(d) else d for d in value.shape])
+
+
+def _is_no_size(dim: int | ir.SymbolicDim) -> bool:
+    return dim < 0 if isinstance(dim, int) else bool(dim.value) and not any(c.isalnum() or c == "_" for c in str(dim.value))
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

@@ -237,3 +237,15 @@ def test_sparse_initializers_are_refused() -> None:
     values, indices = numpy_helper.from_array(np.ones(1, np.float32), "s"), numpy_helper.from_array(np.zeros(1, np.int64), "i")
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
     assert "sparse" in refusal(proto)
+
+
+def test_sizes_that_exporters_do_not_know_are_not_one_size() -> None:
+    """PaddlePaddle writes -1 and "?": the two "?" of an image are its height and its width."""
+    info = helper.make_tensor_value_info
+    node = helper.make_node("Relu", ["x"], ["y"])
+    graph = helper.make_graph(
+        [node], "g", [info("x", TensorProto.FLOAT, [-1, 3, "?", "?"])], [info("y", TensorProto.FLOAT, [-1, 3, "h", "?"])]
+    )
+    model = load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert [d if isinstance(d, int) else d.value for d in model.graph.inputs[0].shape] == [None, 3, None, None]
+    assert [d if isinstance(d, int) else d.value for d in model.graph.outputs[0].shape] == [None, 3, "h", None]
