@@ -40,7 +40,10 @@ def tell(case: Case, finding: Finding, name: str) -> None:
     """Makes a failing case small, saves it and prints how to run it again."""
     small = reduced(case, lambda c: _stage(c) == finding.stage)
     path = save(small, OUT, name)
-    print(f"\nFAILED {_once(small) or finding}\n{described(small)}\nagain: {Path(sys.executable).name} -m tests.fuzz --replay {path}", flush=True)
+    print(
+        f"\nFAILED {_once(small) or finding}\n{described(small)}\nagain: {Path(sys.executable).name} -m tests.fuzz --replay {path}",
+        flush=True,
+    )
 
 
 def _once(case: Case) -> Finding | None:

@@ -12,7 +12,9 @@ from graphfuse.ir.dtypes import BY_NAME
 from tests.fuzz.maker import FLOATS, INTS
 
 # They only move elements, so these may travel as others that hold the same bits.
-MOVES = frozenset("Where Transpose Slice Split Concat Reshape Squeeze Unsqueeze Flatten Expand Tile Pad Gather GatherElements Trilu".split())
+MOVES = frozenset(
+    "Where Transpose Slice Split Concat Reshape Squeeze Unsqueeze Flatten Expand Tile Pad Gather GatherElements Trilu".split()
+)
 _DISGUISES = {"bool": "u8", "u64": "i64"}
 _WIDER_INTS = ("i32", "i64", "u32", "u64")
 _known: dict[tuple[object, ...], tuple[str, ...] | None] = {}

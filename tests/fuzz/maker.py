@@ -83,7 +83,7 @@ def broadcast(*shapes: Shape) -> Shape | None:
     for axis in range(-rank, 0):
         sizes = [s[axis] for s in shapes if len(s) >= -axis]
         other = {s for s in sizes if any(n != 1 for n in s)}
-        if len(other) > 1 or any(1 in s and not is_fixed(s) for s in other) and len(sizes) > 1 and len({*sizes}) > 1:
+        if len(other) > 1:
             return None
         result.append(other.pop() if other else sizes[0])
     return tuple(result)
@@ -101,6 +101,7 @@ class Maker:
         self.initializers: dict[str, np.ndarray] = {}
         self.wild = False  # whether inputs hold NaN, infinities and extremes
         self.has_nan = False  # whether a value may be NaN for other reasons
+        self.feedable: list[str] = []  # initializers whose values nothing else depends on
         self._count = 0
 
     # --- draws
@@ -187,7 +188,10 @@ class Maker:
 
     def data(self, dtype: str, shape: Sequence[int], *, nonzero: bool = False, positive: bool = False) -> V:
         """A constant of moderate random numbers."""
-        return self.const(moderate(self.rng(), BY_NAME[dtype], shape, nonzero=nonzero, positive=positive), dtype)
+        made = self.const(moderate(self.rng(), BY_NAME[dtype], shape, nonzero=nonzero, positive=positive), dtype)
+        if made.name in self.initializers and not (nonzero or positive):
+            self.feedable.append(made.name)
+        return made
 
     def cast(self, x: V, dtype: str) -> V:
         """``x`` in another type; floats are brought into the range of an integer type first, as ONNX leaves the rest undefined."""

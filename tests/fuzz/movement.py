@@ -108,7 +108,9 @@ def concat(m: Maker) -> None:
     axis, written = m.axis(x.rank)
     parts = [x]
     for _ in range(m.integer(1, 3)):
-        fits = m.find(lambda v: v.dtype == x.dtype and v.rank == x.rank and _replaced(v.shape, axis, (0,)) == _replaced(x.shape, axis, (0,)))
+        fits = m.find(
+            lambda v: v.dtype == x.dtype and v.rank == x.rank and _replaced(v.shape, axis, (0,)) == _replaced(x.shape, axis, (0,))
+        )
         parts.append(fits or x)
     if m.chance(20) and all(is_fixed(s) for s in x.shape):
         parts.insert(m.integer(0, len(parts)), m.data(x.dtype, [m.integer(0, 2) if i == axis else s[0] for i, s in enumerate(x.shape)]))

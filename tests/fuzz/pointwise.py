@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from graphfuse.ir.dtypes import BY_NAME
 from tests.fuzz.maker import FLOATS, INTS, Maker, V, allowed, broadcast
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", "Mod", "Sum", "Mean", "PRelu")
@@ -49,7 +48,9 @@ def _away_from_zero(m: Maker, x: V) -> V:
         return m.data(x.dtype, m.operand_shape(x), nonzero=True)
     absolute = m.add("Abs", [x], x.dtype, x.shape)
     if x.dtype in INTS:  # the smallest integer has no absolute value, and one more than the largest is 0
-        return m.add("Max", [absolute, m.const(1, x.dtype)], x.dtype, x.shape) if x.dtype in allowed("Max", m.opset) else m.const(3, x.dtype)
+        return (
+            m.add("Max", [absolute, m.const(1, x.dtype)], x.dtype, x.shape) if x.dtype in allowed("Max", m.opset) else m.const(3, x.dtype)
+        )
     return m.add("Add", [absolute, m.const(1, x.dtype)], x.dtype, x.shape)
 
 
@@ -138,7 +139,7 @@ def bits(m: Maker) -> None:
     attrs = {}
     y = m.partner(x)
     if op == "BitShift":
-        width = np.dtype(x.dtype.replace("u", "uint").replace("i", "int", 0) if x.dtype[0] == "u" else x.dtype.replace("i", "int")).itemsize * 8
+        width = BY_NAME[x.dtype].size * 8
         y = m.const(m.rng().integers(0, width, m.operand_shape(x)), x.dtype)
         attrs["direction"] = m.choose(("LEFT", "RIGHT"))
     shape = broadcast(x.shape, y.shape)

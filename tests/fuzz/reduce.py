@@ -61,9 +61,14 @@ def _cut(case: Case, outputs: Sequence[str], fed: Feeds) -> Case | None:
     feeds = {n: a for n, a in {**case.feeds[0], **fed}.items() if n in wanted}
     tensors = [t for t in graph.initializer if t.name in wanted]
     named = {v.name: v for v in graph.input}
-    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) if n in fed else named[n] for n, a in feeds.items()]
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) if n in fed else named[n]
+        for n, a in feeds.items()
+    ]
     ranks = {v.name: v for v in (*graph.output, *graph.value_info)}
-    infos = [ranks[n] if n in ranks else helper.make_tensor_value_info(n, BY_NAME[types[n]].onnx, [None] * _rank(case.model, n)) for n in outputs]
+    infos = [
+        ranks[n] if n in ranks else helper.make_tensor_value_info(n, BY_NAME[types[n]].onnx, [None] * _rank(case.model, n)) for n in outputs
+    ]
     made = helper.make_model(helper.make_graph(nodes, "fuzz", inputs, infos, tensors), opset_imports=case.model.opset_import, ir_version=10)
     return Case(made, (feeds,))
 
@@ -132,7 +137,9 @@ def load(path: Path) -> Case:
     types = {v.name: BY_NAME[dtype_name(v.type.tensor_type.elem_type)].numpy for v in model.graph.input}
     with np.load(path.with_suffix(".npz")) as held:
         runs = int(held["runs"])
-        feeds = tuple({k.partition("/")[2]: held[k].astype(types[k.partition("/")[2]]) for k in held if k.startswith(f"run{r}/")} for r in range(runs))
+        feeds = tuple(
+            {k.partition("/")[2]: held[k].astype(types[k.partition("/")[2]]) for k in held if k.startswith(f"run{r}/")} for r in range(runs)
+        )
     return Case(model, feeds)
 
 

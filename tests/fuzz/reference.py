@@ -49,6 +49,8 @@ BY_ONE = frozenset("Elu Selu Celu Softplus LogSoftmax ReduceLogSumExp ReduceLogS
 BY_OPERAND = frozenset("Gelu HardSwish Mish Swish HardSigmoid Shrink".split())
 # The division of the first two is meant in float32, whose ties are not those of float64; the last one's kernel is not exact in float64.
 IN_FLOAT32 = frozenset(["QuantizeLinear", "DequantizeLinear", "Shrink"])
+# ONNX defines them by functions whose constants are float32, for float64 too.
+ROUGH = frozenset("Gelu HardSwish Mish Swish".split())
 
 
 class Unsupported(Exception):
@@ -126,16 +128,18 @@ class _Widening:
     # --- sources
 
     def _enter(self, graph: onnx.GraphProto) -> None:
-        constants = {t.name for t in graph.initializer}
+        constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         for value in graph.input:
-            if value.name not in constants:
-                self._source(value.name, dtype_name(value.type.tensor_type.elem_type))
-        for tensor in graph.initializer:
-            self._constant(tensor.name, numpy_helper.to_array(tensor))
+            default = constants.pop(value.name, None)
+            self._source(value.name, dtype_name(value.type.tensor_type.elem_type), default)
+        for name, array in constants.items():
+            self._constant(name, array)
 
-    def _source(self, name: str, dtype: str) -> None:
+    def _source(self, name: str, dtype: str, default: np.ndarray | None = None) -> None:
         fed = "f32" if dtype == "bf16" else dtype
         self.read.add(name)
+        if default is not None:
+            self.initializers.append(numpy_helper.from_array(default.astype(BY_NAME[fed].numpy), name))
         self.inputs.append(helper.make_tensor_value_info(name, BY_NAME[fed].onnx, None))
         self._hold(name, dtype, self._cast(name, fed, "f64") if dtype in FLOATS else name)
 
@@ -248,7 +252,7 @@ class _Widening:
             self._hold(name, dtype, wide)
             return
         operand = self._wide[node.input[0]] if op in BY_OPERAND else ""
-        known = "f32" if real == "f32" and dtype == "f64" else dtype  # the reference itself is no better than its kernel
+        known = "f32" if dtype == "f64" and (real == "f32" or op in ROUGH) else dtype  # the reference itself is no better than its kernel
         wide = self._site(wide, known, 1.0 if op in BY_ONE else 0.0, operand, rounds=dtype in SMALL and not self.exact)
         self._hold(name, dtype, self._through(wide, dtype if self.exact or dtype not in SMALL else "f32"))
 

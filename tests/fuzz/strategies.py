@@ -11,7 +11,7 @@ import onnx
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from graphfuse.ir.dtypes import BY_NAME, DType
+from graphfuse.ir.dtypes import BY_NAME, DType, from_numpy
 from tests.fuzz import folds, movement, pointwise
 from tests.fuzz.maker import FLOATS, INTS, MAX_ELEMENTS, Maker, Shape, Size, V, moderate
 
@@ -97,13 +97,13 @@ def _finish(m: Maker, symbols: dict[Size, str]) -> Case:
     outputs = [v for v in m.values if v.name in made and (v.name not in read or m.chance(8))]
     names = dict(symbols) if m.runs > 1 else {}
     inputs = [helper.make_tensor_value_info(v.name, BY_NAME[v.dtype].onnx, _dims(v.shape, names)) for v in m.inputs]
-    overridable = [name for name in m.initializers if m.chance(4)]
-    inputs += [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in m.initializers.items() if n in overridable]
+    also_inputs = {n: a for n, a in m.initializers.items() if m.chance(12 if n in m.feedable else 3)}
+    inputs += [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in also_inputs.items()]
     infos = [helper.make_tensor_value_info(v.name, BY_NAME[v.dtype].onnx, _free_dims(m, v)) for v in outputs]
     tensors = [numpy_helper.from_array(a, n) for n, a in m.initializers.items()]
     graph = helper.make_graph(m.nodes, "fuzz", inputs, infos, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", m.opset)], ir_version=10)
-    return Case(model, tuple(_feeds(m, k, overridable) for k in range(m.runs)))
+    return Case(model, tuple(_feeds(m, k, also_inputs) for k in range(m.runs)))
 
 
 def _reads(nodes: Sequence[onnx.NodeProto]) -> set[str]:
@@ -124,10 +124,12 @@ def _free_dims(m: Maker, v: V) -> list[int | str]:
     return [s[0] if m.runs == 1 else f"{v.name}_{i}" for i, s in enumerate(v.shape)]
 
 
-def _feeds(m: Maker, run: int, overridable: Sequence[str]) -> Feeds:
-    """Inputs of one run. Initializers that are inputs keep their values: what they say may shape the graph."""
+def _feeds(m: Maker, run: int, also_inputs: Feeds) -> Feeds:
+    """Inputs of one run; some of the initializers that are inputs get other values, unless something depends on theirs."""
     rng = m.rng()
-    return {v.name: draw_array(rng, BY_NAME[v.dtype], [s[run] for s in v.shape], wild=m.wild) for v in m.inputs}
+    given = {v.name: draw_array(rng, BY_NAME[v.dtype], [s[run] for s in v.shape], wild=m.wild) for v in m.inputs}
+    changed = {n: a for n, a in also_inputs.items() if n in m.feedable and m.chance(50)}
+    return given | {n: draw_array(rng, from_numpy(a.dtype), a.shape, wild=False) for n, a in changed.items()}
 
 
 def draw_array(rng: np.random.Generator, dtype: DType, shape: Sequence[int], *, wild: bool) -> np.ndarray:

@@ -52,7 +52,9 @@ def test_graphs_that_hypothesis_draws(case: Case) -> None:
 def one_op(op: str, shape: list[int], dtype: int = TensorProto.FLOAT, **attrs: object) -> onnx.ModelProto:
     infos = [helper.make_tensor_value_info(n, dtype, shape) for n in ("x", "y")]
     nodes = [helper.make_node(op, ["x"], ["y"], **attrs)]
-    return helper.make_model(helper.make_graph(nodes, "one", infos[:1], infos[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(
+        helper.make_graph(nodes, "one", infos[:1], infos[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
 
 
 @pytest.fixture
@@ -95,7 +97,9 @@ def test_a_jump_is_not_judged_and_what_is_beside_it_is(x: np.ndarray) -> None:
     nodes = [helper.make_node("Tan", ["x"], ["t"]), helper.make_node("Mul", ["t", "t"], ["s"]), helper.make_node("Div", ["s", "t"], ["d"])]
     nodes += [helper.make_node("Sub", ["d", "t"], ["z"]), helper.make_node("Sign", ["z"], ["y"])]
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 33]) for n in ("x", "y")]
-    made = helper.make_model(helper.make_graph(nodes, "jumps", infos[:1], infos[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = helper.make_model(
+        helper.make_graph(nodes, "jumps", infos[:1], infos[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
     tally = Tally()
     assert Oracle(made).expect({"x": x}, exact=True).judge({"y": np.ones_like(x)}, tally) == ""
     assert tally.unjudged > 120
@@ -125,5 +129,7 @@ def test_a_failing_graph_is_made_small_and_can_be_run_again(tmp_path: Path) -> N
 def test_cases_by_number_are_the_same_again() -> None:
     first, second = (numbered_case(5, 11) for _ in range(2))
     assert first.model == second.model
-    assert all(np.array_equal(a[n], b[n], equal_nan=a[n].dtype.kind == "f") for a, b in zip(first.feeds, second.feeds, strict=True) for n in a)
+    assert all(
+        np.array_equal(a[n], b[n], equal_nan=a[n].dtype.kind == "f") for a, b in zip(first.feeds, second.feeds, strict=True) for n in a
+    )
     assert len({numbered_case(5, k).model.SerializeToString(deterministic=True) for k in range(50)}) == 50

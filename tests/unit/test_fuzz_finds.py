@@ -25,7 +25,9 @@ def model(nodes, inputs, outputs, constants=None, opset=17) -> onnx.ModelProto:
     """``inputs`` and ``outputs``: name to (type, shape); ``constants``: name to list or array."""
     infos = [[helper.make_tensor_value_info(n, t, s) for n, (t, s) in side.items()] for side in (inputs, outputs)]
     tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in (constants or {}).items()]
-    return helper.make_model(helper.make_graph(nodes, "find", *infos, tensors), opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return helper.make_model(
+        helper.make_graph(nodes, "find", *infos, tensors), opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+    )
 
 
 def check(made: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> None:
@@ -79,7 +81,13 @@ def test_a_backward_slice_of_a_mean_over_run_time_sizes() -> None:
     nodes = [helper.make_node("Where", ["c", "x", "k"], ["w"]), helper.make_node("Mean", ["x", "w", "b"], ["m"])]
     nodes += [helper.make_node("Slice", ["m", "s", "e", "a", "t"], ["y"])]
     inputs = {"c": (BOOL, [8, "n", "m"]), "x": (FLOAT, [3]), "b": (FLOAT, ["m"])}
-    constants = {"k": np.float32([-1]), "s": np.array([1, 0, 2]), "e": np.array([-2, 1000, -3]), "a": np.array([-2, -1, 0]), "t": np.array([1, 1, 2])}
+    constants = {
+        "k": np.float32([-1]),
+        "s": np.array([1, 0, 2]),
+        "e": np.array([-2, 1000, -3]),
+        "a": np.array([-2, -1, 0]),
+        "t": np.array([1, 1, 2]),
+    }
     made = model(nodes, inputs, {"y": (FLOAT, ["p", "q", "r"])}, constants, opset=13)
     feeds = [{"c": np.ones((8, n, m), bool), "x": normal(3), "b": normal(m)} for n, m in ((5, 3), (1, 3), (8, 1))]
     check(made, *feeds)
