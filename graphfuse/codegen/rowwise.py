@@ -147,12 +147,17 @@ class RowEmitter:
         for number, roots in enumerate(self.walk.roots):
             if number == 0 and nominal(self.rows.rows) < FEW_ROWS:
                 made.update(dict.fromkeys(self._early_loads(), 0))
-            again, fresh = self._needs(roots, made)
+            here = {n: k for n, k in made.items() if self._same_columns(k, number)}
+            again, fresh = self._needs(roots, here)
             if self.items(self.walk.passes[number].columns) is not None:
                 kept.update(n for n in again if made[n] < number)
                 made.update((n, number) for n in fresh if n not in made)
         self.registers = sum(self._registers(n, self.walk.passes[made[n]].columns) for n in kept)
         return {n: made[n] for n in kept} if self.registers <= 2 * MAX_KEPT else {}
+
+    def _same_columns(self, first: int, second: int) -> bool:
+        """Whether a thread has the same columns in two passes; a value of one vector names no columns that would tell."""
+        return self.walk.passes[first].columns == self.walk.passes[second].columns
 
     def _early_loads(self) -> list[Node]:
         """What later passes load, from the first pass on: with few rows, waiting for memory again is what takes the time."""
@@ -220,7 +225,7 @@ class RowEmitter:
         self.names: dict[Node, str] = {}
         self.packed: dict[Node, str] = {}
         for node in sorted(self.kept, key=lambda n: n.number):
-            columns = self._columns_of(node)
+            columns = self.walk.passes[self.kept[node]].columns
             width, items = pass_lanes(columns, self.lanes), self.items(columns) or 0
             name = self.e.fresh("keep")
             if self._packed(node):
@@ -230,12 +235,6 @@ class RowEmitter:
             else:
                 self.e.line(f"{compute_type(node.dtype)} {name}[{items * width}];")
                 self.names[node] = f"{name}[k * {width} + j]" if width > 1 else f"{name}[k]"
-
-    def _columns_of(self, node: Node) -> Dim:
-        for step, roots in zip(self.walk.passes, self.walk.roots, strict=True):
-            if node in reachable(self.e.puller, roots):
-                return step.columns
-        raise AssertionError("a kept value belongs to no pass")
 
     def _pass(self, number: int, step: Pass) -> None:
         e = self.e
@@ -282,7 +281,7 @@ class RowEmitter:
         e = self.e
         roots = self.walk.roots[number]
         for node, name in self.names.items():
-            if self.kept[node] < number:
+            if self.kept[node] < number and self._same_columns(self.kept[node], number):
                 e.scope.names[node] = name
         for node in sorted(self.names, key=lambda n: n.number):
             if self.kept[node] == number:

@@ -162,3 +162,14 @@ def test_rows_shorter_than_a_vector_on_the_host_device() -> None:
     constants["pads"] = np.array([1, 0, 2, 0])
     made = model(nodes, {"x": (FLOAT, [5])}, {"y": (FLOAT, [4, 1]), "z": (FLOAT, [3])}, constants)
     check_on_host(made, {"x": normal(5)})
+
+
+# --- rows kept in registers
+
+
+def test_a_row_of_one_vector_read_again_in_a_longer_walk_on_the_host_device() -> None:
+    """The first walk's registers hold one vector a row; the second has ten vectors, and read past them."""
+    nodes = [helper.make_node("Div", ["x", "y"], ["d"]), helper.make_node("Hardmax", ["y"], ["h"])]
+    nodes += [helper.make_node("Where", ["c", "h", "d"], ["z"])]
+    made = model(nodes, {"x": (FLOAT, [8, 5, 8]), "y": (FLOAT, [1, 8]), "c": (BOOL, [5, 8])}, {"z": (FLOAT, [8, 5, 8])})
+    check_on_host(made, {"x": normal(8, 5, 8), "y": normal(1, 8) + np.float32(4), "c": normal(5, 8) > 0})
