@@ -60,8 +60,7 @@ def _distinct_loads(program: Program, segment: Pointwise, lanes: int, rows: int)
 
 def blocks(segment: Pointwise, lanes: int, threads: int, each: int, rows: int) -> Dim:
     """Blocks that a segment needs."""
-    count = steps(expr.product(segment.shape), lanes)
-    return expr.ceildiv(count // rows if isinstance(count, int) else count, threads * each)
+    return expr.ceildiv(expr.floordiv(steps(expr.product(segment.shape), lanes), rows), threads * each)
 
 
 def _steps(puller: Puller, program: Program, segment: Pointwise, lanes: int, rows: int) -> list[tuple[int, Index, Node]]:
@@ -82,8 +81,7 @@ def emit(emitter: Emitter, program: Program, segment: Pointwise, threads: int, e
     ``first_block`` is the segment's first block, in C.
     """
     kind = emitter.index_type
-    count = steps(expr.product(segment.shape), emitter.lanes)
-    count = count // rows if isinstance(count, int) else count
+    count = expr.floordiv(steps(expr.product(segment.shape), emitter.lanes), rows)
     block = f"({kind})(blockIdx.x - {first_block})"
     if each == 1:
         emitter.line(f"const {kind} u = {block} * {emitter.integer(threads)} + ({kind})threadIdx.x;")

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 
 def find_windows(e: Emitter, roots: Sequence[Node]) -> None:
-    """Notes how far the windows among the nodes of ``roots`` reach; comes before the first of them is written."""
-    for node in reachable(e.puller, roots):
+    """Notes how far the windows among the nodes of ``roots`` reach; comes before the first of them is written.
+
+    Places that only a branch needs do not count: where the other one is taken they may lie outside the tensor.
+    """
+    for node in reachable(e.puller, roots, branches=False):
         if node.kind == "tap":
             key, place = window(node)
             e.taps.setdefault(key, []).append(place)
@@ -27,8 +30,9 @@ def write_tap(e: Emitter, node: Node) -> str:
     """One place of a window: the elements of all places and lanes are computed once, into one array."""
     number, index = node.payload
     key, place = window(node)
-    first, reach = min(e.taps[key]), max(e.taps[key]) - min(e.taps[key])
-    if e.scope.lane or reach == 0 or reach > MAX_REACH:
+    places = e.taps.get(key, [place])
+    first, reach = min(places), max(places) - min(places)
+    if e.scope.lane or reach == 0 or reach > MAX_REACH or not first <= place <= first + reach:
         return e.ref(e.puller.pull_through(number, index))
     array = _find_window(e, key)
     if array is None:
