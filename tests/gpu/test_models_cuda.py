@@ -28,7 +28,8 @@ def seen() -> Iterator[list[dict[str, object]]]:
     yield rows
     target = os.environ.get("GRAPHFUSE_RESULTS")
     if target:
-        Path(target).write_text(json.dumps({"environment": _environment(), "models": rows}, indent=1) + "\n", encoding="utf-8")
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "")  # each process of a parallel run has a file of its own
+        Path(target + worker).write_text(json.dumps({"environment": _environment(), "models": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def _environment() -> dict[str, str]:
