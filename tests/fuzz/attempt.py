@@ -158,13 +158,13 @@ def run_session(
     try:
         ready = graphfuse.Session(fused, device)
         for given, want in zip(feeds, wanted, strict=True):
-            if not want.reference.keeps_small or not want.overflows():
-                got = ready.run(given)
-                wrong = want.judge({n: np.asarray(a) for n, a in got.items()}, account.tally)
-                if wrong:
-                    yield Finding(f"{how}{device}", wrong)
-            else:
-                account.skipped["a small float overflows"] += 1
+            if want.overflows():
+                account.skipped["a float overflows on the way"] += 1
+                continue
+            got = ready.run(given)
+            wrong = want.judge({n: np.asarray(a) for n, a in got.items()}, account.tally)
+            if wrong:
+                yield Finding(f"{how}{device}", wrong)
     except GraphfuseError as error:
         if not is_limit(error):
             yield Finding(f"{how}{device}", _told(error))

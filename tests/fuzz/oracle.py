@@ -66,8 +66,14 @@ class Expectation:
     spread: dict[str, _Spread] = field(default_factory=dict)
 
     def overflows(self) -> bool:
-        """Whether a small float leaves its range on the way: kept in float32 it may or may not become infinite."""
-        return any(_beyond(self.at_sites[s.value], _LARGEST[s.dtype]) for s in self.reference.sites if s.dtype in SMALL)
+        """Whether a small float leaves its range on the way: kept in float32 it may or may not become infinite.
+
+        Or a float64 the range of float32, where the reference has no other kernel.
+        """
+        small = [s for s in self.reference.sites if s.dtype in SMALL and self.reference.keeps_small]
+        narrow = [s for s in self.reference.sites if s.narrow]
+        beyond = any(_beyond(self.at_sites[s.value], _LARGEST[s.dtype]) for s in small)
+        return beyond or not all(np.isfinite(self.at_sites[s.value]).all() for s in narrow)
 
     def judge(self, got: Arrays, tally: Tally) -> str:
         """What is wrong with the outputs, "" if nothing is."""

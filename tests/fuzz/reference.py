@@ -61,7 +61,7 @@ class Unsupported(Exception):
 class Site:
     """Where noise is added: ``value`` (float64) stands for one of type ``dtype``; ``floor`` is the least size that errors go by.
 
-    ``rounds`` says that a small float may or may not be rounded here.
+    ``rounds`` says that a small float may or may not be rounded here, ``narrow`` that a float64 went through a float32 kernel.
     """
 
     noise: str
@@ -70,6 +70,7 @@ class Site:
     floor: float = 0.0
     operand: str = ""
     rounds: bool = False
+    narrow: bool = False
 
 
 class Reference:
@@ -253,12 +254,13 @@ class _Widening:
             return
         operand = self._wide[node.input[0]] if op in BY_OPERAND else ""
         known = "f32" if dtype == "f64" and (real == "f32" or op in ROUGH) else dtype  # the reference itself is no better than its kernel
-        wide = self._site(wide, known, 1.0 if op in BY_ONE else 0.0, operand, rounds=dtype in SMALL and not self.exact)
+        floor, rounds, narrow = 1.0 if op in BY_ONE else 0.0, dtype in SMALL and not self.exact, known != dtype
+        wide = self._site(wide, known, floor, operand, rounds=rounds, narrow=narrow)
         self._hold(name, dtype, self._through(wide, dtype if self.exact or dtype not in SMALL else "f32"))
 
-    def _site(self, value: str, dtype: str, floor: float = 0.0, operand: str = "", rounds: bool = False) -> str:
+    def _site(self, value: str, dtype: str, floor: float = 0.0, operand: str = "", **how: bool) -> str:
         noise, made = f"noise{len(self.sites)}", self._fresh()
-        self.sites.append(Site(noise, value, dtype, floor, operand, rounds))
+        self.sites.append(Site(noise, value, dtype, floor, operand, **how))
         self.inputs.append(helper.make_tensor_value_info(noise, TensorProto.DOUBLE, None))
         self.nodes.append(helper.make_node("Add", [value, noise], [made]))
         return made
