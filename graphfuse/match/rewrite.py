@@ -174,7 +174,8 @@ def _count_nodes(model: onnx_ir.Model) -> int:
 
 def _patterns_in(flow: Flow, region: Region, recognised: Recognised) -> list[str]:
     nodes = {flow.nodes[i] for i in region.members}
-    return [m.pattern.name for m in recognised.matches if nodes.issuperset(m.nodes)]
+    near = {id(m): m for m in map(recognised.of, nodes) if m is not None and nodes.issuperset(m.nodes)}
+    return [m.pattern.name for m in sorted(near.values(), key=lambda m: flow.place[m.nodes[-1]])]
 
 
 def _account(

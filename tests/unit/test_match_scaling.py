@@ -49,10 +49,7 @@ def test_a_value_that_every_layer_reads_costs_no_walk_through_them() -> None:
 @pytest.mark.parametrize("external", [False, True], ids=["inside", "beside"])
 def test_weights_are_not_held_twice_over(external: bool, tmp_path: Path) -> None:
     """Beside the file they are streamed; inside it they are held as the file's bytes and as the parsed message, for a moment."""
-    if external:
-        row = scaling.by_weights(150 << 20, tmp_path, nodes=260)
-    else:
-        row = scaling.by_nodes(260, 1408, tmp_path)
+    row = scaling.by_weights(150 << 20, tmp_path, nodes=260) if external else scaling.by_nodes(260, 1408, tmp_path)
     assert row["model_bytes"] > 60 << 20
     held = row["peak_bytes"] - row["base_bytes"]
     assert held < (0.5 if external else 3) * row["model_bytes"] + (40 << 20)
