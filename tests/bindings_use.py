@@ -49,7 +49,12 @@ def _below(node: ast.Attribute) -> str | None:
     text = ast.unparse(node)
     for prefix in sorted(MODULES, key=len, reverse=True):
         if text.startswith(prefix + "."):
-            return text[len(prefix) + 1 :].replace("get_plugin_registry().", "IPluginRegistry.").removesuffix(".__members__").removesuffix(".__init__")
+            return (
+                text[len(prefix) + 1 :]
+                .replace("get_plugin_registry().", "IPluginRegistry.")
+                .removesuffix(".__members__")
+                .removesuffix(".__init__")
+            )
     head, _, member = text.rpartition(".")
     if head in OBJECTS and not member.startswith("__") and member not in OURS.get(head, ()):
         return f"{OBJECTS[head]}.{member}"

@@ -17,12 +17,12 @@ def doctor(json_file: JsonOption = None) -> int:
 
     The exit code is 0 unless something is missing that every command needs.
     """
-    from graphfuse.report import render
     from graphfuse.report.doctor import examine
+    from graphfuse.report.render import doctor_table
 
     check_outputs([json_file])
     with progress("looking around"):
         found = examine()
-    show(render.doctor_table(found))
+    show(doctor_table(found))
     write_json(json_file, found.to_json())
     return 0 if found.usable else 1

@@ -100,6 +100,7 @@ def _same(view: NodeView) -> Shapes:
 
 # --- movement that depends on known values
 
+
 def _reshape(view: NodeView) -> Shapes:
     x, wanted = view.shape(0), _dims(view, 1)
     copied = not view.attr("allowzero", 0)
@@ -210,6 +211,7 @@ def _known_length(view: NodeView, index: int) -> range:
 
 # --- linear algebra
 
+
 def _matmul(view: NodeView) -> Shapes:
     a, b = _shape(view, 0), _shape(view, 1)
     rows = a[-2:-1] if len(a) > 1 else ()
@@ -235,6 +237,7 @@ def _einsum(view: NodeView) -> Shapes:
 
 
 # --- windows
+
 
 def _conv(view: NodeView) -> Shapes:
     x, w = _shape(view, 0), _shape(view, 1)
@@ -322,6 +325,7 @@ def _scaled(dim: Dim, scale: Dim | float) -> Dim | None:
 
 
 # --- counts
+
 
 def _nonzero(view: NodeView) -> Shapes:
     return [(len(_shape(view, 0)), None)]

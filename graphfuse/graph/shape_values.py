@@ -47,6 +47,7 @@ def _object(items: list[Any]) -> Array:
 
 # --- where shapes become values
 
+
 def _shape(view: NodeView) -> Array:
     shape = view.shape(0)
     if shape is None:
@@ -64,6 +65,7 @@ def _size(view: NodeView) -> Array:
 
 
 # --- movement
+
 
 def _gather(view: NodeView) -> Array:
     x, indices, axis = view.need(0), view.need(1).astype(np.int64), view.attr("axis", 0)

@@ -42,6 +42,8 @@ def call(source: KernelSource, pointers: Sequence[int], env: Mapping[str, int]) 
         raise GraphfuseError("launch: an address is not a multiple of its element size; pass aligned arrays")
     blocks = variant.blocks(env)
     if not 0 <= blocks <= MAX_BLOCKS or not 1 <= variant.block <= MAX_THREADS:
-        raise GraphfuseError(f"launch: {blocks} blocks of {variant.block} threads; CUDA takes {MAX_BLOCKS} of {MAX_THREADS}; use smaller shapes")
+        raise GraphfuseError(
+            f"launch: {blocks} blocks of {variant.block} threads; CUDA takes {MAX_BLOCKS} of {MAX_THREADS}; use smaller shapes"
+        )
     values = [*pointers, *(env[name] for name in source.symbols)]
     return Call(variant, blocks, (ctypes.c_uint64 * len(values))(*(v & _MASK for v in values)))

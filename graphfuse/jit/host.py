@@ -203,4 +203,6 @@ def _load_image(image: bytes | None) -> ctypes.CDLL:
         try:
             return ctypes.CDLL(str(path))
         except OSError as error:
-            raise GraphfuseError(f"host device: the compiled library does not load ({error}); does TMPDIR allow programs, and CXX fit?") from error
+            raise GraphfuseError(
+                f"host device: the compiled library does not load ({error}); does TMPDIR allow programs, and CXX fit?"
+            ) from error

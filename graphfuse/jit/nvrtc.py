@@ -95,7 +95,9 @@ def best_arch(major: int, minor: int) -> str:
     below = [n for n in supported_archs() if n < wanted]
     if not below:
         lowest = min(supported_archs())
-        raise GraphfuseError(f"compute capability {major}.{minor}: NVRTC {version()} starts at {lowest}; install an older nvidia-cuda-nvrtc")
+        raise GraphfuseError(
+            f"compute capability {major}.{minor}: NVRTC {version()} starts at {lowest}; install an older nvidia-cuda-nvrtc"
+        )
     return f"compute_{max(below)}"
 
 

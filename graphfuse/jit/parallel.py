@@ -39,7 +39,12 @@ def cached_cubin(text: str, arch: str, *, options: Sequence[str] = (), cache: Ca
 
 
 def compile_many(
-    sources: Sequence[KernelSource], archs: Sequence[str], *, jobs: int | None = None, progress: Progress | None = None, cache: Cache | None = None
+    sources: Sequence[KernelSource],
+    archs: Sequence[str],
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    cache: Cache | None = None,
 ) -> list[dict[str, Cubin]]:
     """For each source, its compiled code by architecture (``sm_XX``, or ``compute_XX`` for PTX).
 

@@ -26,7 +26,9 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
 
 
-def source(text: str, grid: expr.Dim = 1, block: int = 32, inputs: int = 1, symbols: tuple[str, ...] = (), entry: str = "k") -> KernelSource:
+def source(
+    text: str, grid: expr.Dim = 1, block: int = 32, inputs: int = 1, symbols: tuple[str, ...] = (), entry: str = "k"
+) -> KernelSource:
     return KernelSource(text, (Variant(entry, grid, block, (4,) * (inputs + 1)),), inputs, 1, symbols)
 
 
@@ -193,7 +195,9 @@ extern "C" __global__ void k(const float* x, float* y) {{ y[threadIdx.x] = f(x[t
 
 
 def test_variant_is_chosen_by_alignment_and_size(cache: Cache) -> None:
-    text = "\n".join(f'extern "C" __global__ void {e}(const float* x, float* y, long long n) {{ y[0] = {v}.0f; }}' for e, v in (("wide", 1), ("k", 2)))
+    text = "\n".join(
+        f'extern "C" __global__ void {e}(const float* x, float* y, long long n) {{ y[0] = {v}.0f; }}' for e, v in (("wide", 1), ("k", 2))
+    )
     wide = Variant("wide", 1, 1, (16, 16), below_2_31=(N,))
     kernel = KernelSource(text, (wide, Variant("k", 1, 1, (4, 4))), 1, 1, ("n",))
     executable = HostDevice(cache=cache).load([kernel])[0]

@@ -51,9 +51,18 @@ def shapes_of(*sizes: str | int) -> list:
 
 # --- names
 
+
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("batch size*2", "batch_size_2"), ("3d", "d_3d"), ("lambda", "d_lambda"), ("max", "d_max"), ("größe", "gr_e"), ("///", "d"), ("", "d")],
+    [
+        ("batch size*2", "batch_size_2"),
+        ("3d", "d_3d"),
+        ("lambda", "d_lambda"),
+        ("max", "d_max"),
+        ("größe", "gr_e"),
+        ("///", "d"),
+        ("", "d"),
+    ],
 )
 def test_symbols_are_identifiers(text: str, name: str) -> None:
     assert identifier(text) == name
@@ -75,6 +84,7 @@ def test_equal_dim_params_are_one_symbol_and_nameless_ones_are_their_own() -> No
 
 
 # --- shapes
+
 
 def test_two_symbols_that_may_be_one_give_a_third() -> None:
     model = model_of([node("Add", ["x", "y"], ["z"])], [info("x", F, ("B", "S", 1)), info("y", F, ("C", "S", 7))])
@@ -171,7 +181,9 @@ MORE_SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("nodes", "weights", "want"), MORE_SHAPES, ids=lambda v: v[-1].op_type if isinstance(v, list) and hasattr(v[-1], "op_type") else "")
+@pytest.mark.parametrize(
+    ("nodes", "weights", "want"), MORE_SHAPES, ids=lambda v: v[-1].op_type if isinstance(v, list) and hasattr(v[-1], "op_type") else ""
+)
 def test_shapes_of_other_operators(nodes, weights, want) -> None:
     model = model_of(nodes, [info("x", F, ("N", 4))], weights)
     assert shape_of(model, "y") == want
@@ -200,6 +212,7 @@ def test_types_that_programs_cannot_hold_have_no_dtype() -> None:
 
 
 # --- fused nodes
+
 
 def fused_model(plugin: bool) -> ir.Model:
     b = Builder()
@@ -325,7 +338,9 @@ def test_values_of_weights_are_read_only_when_asked_for() -> None:
         def numpy(self):
             raise AssertionError("read")
 
-    model = model_of([node("Add", ["x", "w"], ["y"]), node("Relu", ["y"], ["z"])], [info("x", F, (64, 100))], {"w": np.zeros((64, 100), np.float32)})
+    model = model_of(
+        [node("Add", ["x", "w"], ["y"]), node("Relu", ["y"], ["z"])], [info("x", F, (64, 100))], {"w": np.zeros((64, 100), np.float32)}
+    )
     model.graph.initializers["w"].const_value = Unread(np.zeros((64, 100), np.float32), name="w")
     facts = Facts(model)
     assert facts.shape(value_named(model, "z")) == (64, 100)
@@ -342,6 +357,7 @@ def test_constants_and_what_can_be_fed() -> None:
 
 
 # --- dependence
+
 
 def test_shape_arithmetic_is_what_reads_no_data() -> None:
     nodes = [
@@ -374,6 +390,7 @@ def test_a_branch_that_reads_data_depends_on_data() -> None:
 
 
 # --- calls
+
 
 def test_calls_have_attributes_and_known_values_and_refuse_unknown_ones() -> None:
     nodes = [node("Reshape", ["x", "to"], ["y"], allowzero=1), node("Concat", ["y", "y"], ["z"], axis=-1)]

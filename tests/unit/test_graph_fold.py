@@ -147,7 +147,11 @@ def test_results_that_would_blow_the_file_up_stay() -> None:
 
 
 def test_a_result_that_nobody_could_hold_is_never_computed() -> None:
-    nodes = [node("ConstantOfShape", ["shape"], ["big"]), node("ReduceSum", ["big"], ["total"], keepdims=0), node("Add", ["x", "total"], ["y"])]
+    nodes = [
+        node("ConstantOfShape", ["shape"], ["big"]),
+        node("ReduceSum", ["big"], ["total"], keepdims=0),
+        node("Add", ["x", "total"], ["y"]),
+    ]
     model = model_of(nodes, [info("x", F, (1,))], [info("y", F, (1,))], {"shape": np.array([1 << 40])})
     assert fold_constants(model) == 0
 
@@ -185,7 +189,11 @@ def test_old_opsets_with_axes_in_attributes(opset: int) -> None:
     else:
         nodes.append(node("Slice", ["s", "one", "three"], ["t"]))
     axes = {} if opset >= 13 else {"axes": [0]}
-    nodes += [node("Unsqueeze", ["t", "zero"] if opset >= 13 else ["t"], ["u"], **axes), node("Cast", ["u"], ["f"], to=F), node("Mul", ["x", "f"], ["y"])]
+    nodes += [
+        node("Unsqueeze", ["t", "zero"] if opset >= 13 else ["t"], ["u"], **axes),
+        node("Cast", ["u"], ["f"], to=F),
+        node("Mul", ["x", "f"], ["y"]),
+    ]
     weights = {"one": np.array([1]), "three": np.array([3]), "zero": np.array([0])}
     model = model_of(nodes, [info("x", F, ("n", 2, 2))], [info("y", F, ("n", 2, 2))], weights, opset)
     assert op_types(folded(model, {"x": np.ones((3, 2, 2), np.float32)})) == ["Mul"]

@@ -38,6 +38,7 @@ def refusal(model) -> str:
 
 # --- what is accepted
 
+
 def test_a_path_a_proto_and_an_ir_model_give_the_same(tmp_path: Path) -> None:
     proto = small_model()
     onnx.save(proto, tmp_path / "m.onnx")
@@ -89,6 +90,7 @@ def test_before_ir_version_4_initializers_are_constants_though_listed_as_inputs(
 
 
 # --- external data
+
 
 def external_model(folder: Path, location: str = "weights.bin") -> Path:
     proto = small_model()
@@ -160,6 +162,7 @@ def test_external_tensors_of_constant_nodes_are_read(tmp_path: Path) -> None:
 
 # --- bad input
 
+
 def test_bad_paths(tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "none.onnx")
     assert "is a directory" in refusal(tmp_path)
@@ -172,7 +175,9 @@ def test_a_file_without_read_permission(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(tmp_path / "m.onnx")
 
 
-@pytest.mark.parametrize("content", [b"", b"hello, this is text\n", b"\x08\x07", bytes(range(256)) * 8, b"\0" * 100], ids=lambda b: str(len(b)))
+@pytest.mark.parametrize(
+    "content", [b"", b"hello, this is text\n", b"\x08\x07", bytes(range(256)) * 8, b"\0" * 100], ids=lambda b: str(len(b))
+)
 def test_files_that_are_no_models(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
     assert "not an ONNX model" in refusal(tmp_path / "m.onnx")
@@ -222,7 +227,9 @@ def test_unknown_domains_name_the_node_the_operator_and_the_domain() -> None:
 
 
 def test_unknown_operators_of_known_domains() -> None:
-    assert "com.microsoft::NoSuchOp" in refusal(small_model([helper.make_node("NoSuchOp", ["x"], ["y"], domain="com.microsoft")], domains=["com.microsoft"]))
+    assert "com.microsoft::NoSuchOp" in refusal(
+        small_model([helper.make_node("NoSuchOp", ["x"], ["y"], domain="com.microsoft")], domains=["com.microsoft"])
+    )
     fused = helper.make_node("gf_add_123", ["x"], ["y"], domain="graphfuse")
     assert "has no function" in refusal(small_model([fused], domains=["graphfuse"]))
 

@@ -195,7 +195,10 @@ def test_cubin_survives_its_stored_form() -> None:
     assert Cubin.from_bytes(cubin.to_bytes()) == cubin
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"{}\n", b'{"arch":"a","log":"","resources":{}}\n', b'[1]\nx', b'{"arch":"a","log":"","resources":{"k":{"r":1}}}\nx'])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{}", b"{}\n", b'{"arch":"a","log":"","resources":{}}\n', b"[1]\nx", b'{"arch":"a","log":"","resources":{"k":{"r":1}}}\nx'],
+)
 def test_foreign_bytes_are_not_a_cubin(data: bytes) -> None:
     with pytest.raises(ValueError, match="."):
         Cubin.from_bytes(data)
@@ -240,7 +243,9 @@ def test_option_arch_and_version_miss_the_cache(tmp_path: Path, monkeypatch: pyt
 def test_compile_many(tmp_path: Path) -> None:
     sources = [kernel(n) for n in (1, 2, 3, 4, 5, 1)]
     steps: list[tuple[int, int]] = []
-    found = compile_many(sources, ["sm_80", "sm_90"], jobs=2, cache=Cache(tmp_path), progress=lambda done, total: steps.append((done, total)))
+    found = compile_many(
+        sources, ["sm_80", "sm_90"], jobs=2, cache=Cache(tmp_path), progress=lambda done, total: steps.append((done, total))
+    )
     assert sorted(steps) == [(i, 10) for i in range(1, 11)]
     assert [sorted(f) for f in found] == [["sm_80", "sm_90"]] * 6
     assert found[0] == found[5]

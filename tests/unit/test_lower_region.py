@@ -95,7 +95,12 @@ class Bad(NamedTuple):
 @pytest.mark.parametrize(
     "bad",
     [
-        Bad("not in the table", "y = ScatterElements <axis = 1> (x, si, sv)", "unknown-op", weights="int64[1,1] si = {0}, float[1,1] sv = {9}"),
+        Bad(
+            "not in the table",
+            "y = ScatterElements <axis = 1> (x, si, sv)",
+            "unknown-op",
+            weights="int64[1,1] si = {0}, float[1,1] sv = {9}",
+        ),
         Bad("unequal sizes", "y = Add(x, q)", "not-provable", "float[N,8] x, float[M,8] q"),
         Bad("shape known at run time only", "y = Reshape(x, s)", "unknown-value", "float[N,8] x, int64[2] s"),
         Bad("strings", "y = Identity(x)", "unknown-shape", "string[N,8] x"),

@@ -109,7 +109,9 @@ def test_regions_of_little_graphs(case: Case, policy: str) -> None:
     assert_same_results(original, found, feeds)
     assert_law(found, policy)
     assert max(region_errors(found, feeds).values(), default=0.0) < 2e-3 if "Cast" in case.body else 2e-6
-    assert text_of(given) == text_of(model(case.body, case.inputs, case.outputs, opset=case.opset, weights=case.weights)), "the input was changed"
+    assert text_of(given) == text_of(model(case.body, case.inputs, case.outputs, opset=case.opset, weights=case.weights)), (
+        "the input was changed"
+    )
 
 
 def text_of(given: ir.Model) -> bytes:
@@ -128,7 +130,9 @@ y = Exp(r)"""
     found = rewrite_model(model(body, outputs="float[N,2,4] y"))
     assert regions(found) == ["Relu Reshape Exp"]
     shape = [n for n in found.model.graph if n.op_type == "Shape"]
-    assert [n.inputs[0].name for n in shape if n.inputs[0] is not None] == ["x"], "sizes are read off the input, so `a` need not be in memory"
+    assert [n.inputs[0].name for n in shape if n.inputs[0] is not None] == ["x"], (
+        "sizes are read off the input, so `a` need not be in memory"
+    )
     feeds = feeds_of(proto(model(body, outputs="float[N,2,4] y")))
     assert_same_results(proto(model(body, outputs="float[N,2,4] y")), found, feeds)
     assert_law(found, "auto")

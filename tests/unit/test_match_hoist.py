@@ -73,7 +73,9 @@ def test_twice_is_once(case: Case) -> None:
 
 
 def test_sizes_that_no_input_tells_stay_where_they_are() -> None:
-    body = "f = NonZero(x)\nt = Transpose <perm = [1, 0]> (f)\nc = Cast <to = 1> (t)\ne = Exp(c)\ns = Shape(e)\nr = Reshape(e, s)\ny = Neg(r)"
+    body = (
+        "f = NonZero(x)\nt = Transpose <perm = [1, 0]> (f)\nc = Cast <to = 1> (t)\ne = Exp(c)\ns = Shape(e)\nr = Reshape(e, s)\ny = Neg(r)"
+    )
     given = model(body, outputs="float[K,2] y")
     found = rewrite_model(given)
     feeds = feeds_of(proto(given), {"N": 4})

@@ -35,7 +35,9 @@ def test_a_plugin_node_has_the_four_things_and_nothing_else() -> None:
     exported = export_plugin(shaped())
     (node,) = exported.model.graph
     assert (node.domain, node.op_type) == ("graphfuse", "FusedRegion")
-    assert {k: a.type for k, a in node.attributes.items()} == dict.fromkeys(("spec", "plugin_namespace", "plugin_version"), ir.AttributeType.STRING)
+    assert {k: a.type for k, a in node.attributes.items()} == dict.fromkeys(
+        ("spec", "plugin_namespace", "plugin_version"), ir.AttributeType.STRING
+    )
     assert node.attributes["plugin_namespace"].as_string() == "graphfuse"
     assert node.attributes["plugin_version"].as_string() == "1"
     assert node.attributes["spec"].as_string().isascii()
@@ -167,5 +169,3 @@ def test_nodes_stand_in_topological_order() -> None:
     for node in exported.graph:
         assert {v.name for v in node.inputs if v} <= done
         done |= {v.name for v in node.outputs}
-
-

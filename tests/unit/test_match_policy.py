@@ -93,7 +93,13 @@ def test_rules(case: Case) -> None:
     assert_law(found, "auto")
 
 
-_UNTOUCHED = {"no attention in float32", "not if the convolution is read twice", "not if the convolution is an output", "a residual is no bias", "a scale is no activation"}
+_UNTOUCHED = {
+    "no attention in float32",
+    "not if the convolution is read twice",
+    "not if the convolution is an output",
+    "a residual is no bias",
+    "a scale is no activation",
+}
 
 
 def test_every_rule_has_a_case() -> None:
@@ -108,7 +114,10 @@ def test_a_kernel_that_is_not_faster_is_left_out() -> None:
 
 
 def test_everything_left_alone_has_a_reason() -> None:
-    body = CONV + "n = BatchNormalization(c, sc, bi, mu, va)\nr = Relu(n)\nt = ScatterElements <axis = 1> (r, si, sv)\nu = Exp(t)\nv = Conv <pads = [1, 1, 1, 1]> (u, k)\ny = Neg(v)"
+    body = (
+        CONV
+        + "n = BatchNormalization(c, sc, bi, mu, va)\nr = Relu(n)\nt = ScatterElements <axis = 1> (r, si, sv)\nu = Exp(t)\nv = Conv <pads = [1, 1, 1, 1]> (u, k)\ny = Neg(v)"
+    )
     given = model(body, IMAGE, OUT, weights=f"{K}, {BN}, int64[1,1,1,1] si = {{0}}, float[1,1,1,1] sv = {{9}}")
     found = rewrite_model(given)
     assert not found.regions

@@ -191,6 +191,7 @@ def test_functions_that_are_not_ours_are_refused_in_one_line(how: str) -> None:
 
 # --- cases from public bug reports -----------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("policy", ["auto", "aggressive"])
 @pytest.mark.parametrize("path", shared_cases())
 def test_cases_from_bug_reports(path: Path, policy: str) -> None:

@@ -49,7 +49,10 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
         values.append(made)
     outputs = sorted({values[-1], *draw(st.lists(st.sampled_from(values[2:]), max_size=3))})
     info = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [6, 6])  # noqa: E731
-    weights = [numpy_helper.from_array((np.arange(36).reshape(6, 6) % 7 - 3).astype(np.float32) / 8, "w"), numpy_helper.from_array(np.int64(1), "one")]
+    weights = [
+        numpy_helper.from_array((np.arange(36).reshape(6, 6) % 7 - 3).astype(np.float32) / 8, "w"),
+        numpy_helper.from_array(np.int64(1), "one"),
+    ]
     graph = helper.make_graph(nodes, "g", [info("x"), info("q")], [info(o) for o in outputs], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 

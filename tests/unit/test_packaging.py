@@ -47,7 +47,7 @@ MODULES = [p for source in SOURCES for p in sorted(source.rglob("*.py"))]
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_is_imported_is_declared(path: Path) -> None:
-    assert imports(path, top_level=False) <= declared("tensorrt", "rtx", "cuda")
+    assert imports(path, top_level=False) <= declared("tensorrt", "rtx", "cuda", "polygraphy")
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.is_relative_to(SOURCES[0])], ids=lambda p: str(p.relative_to(ROOT)))
