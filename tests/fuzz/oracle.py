@@ -133,7 +133,7 @@ def _beyond(values: np.ndarray, largest: float) -> bool:
 
 
 def _noise(rng: np.random.Generator, site: Site, values: Arrays) -> np.ndarray:
-    """Noise of the size of an error at a site; none where the value is 0 or not finite."""
+    """Noise of the size of an error at a site; none where the value is not finite, or a 0 that is not what cancellation left."""
     value = values[site.value]
     unit = 2 * _UNIT[site.dtype] if site.rounds else 8 * _UNIT["f32" if site.dtype in SMALL else site.dtype]
     with np.errstate(invalid="ignore"):
@@ -141,7 +141,7 @@ def _noise(rng: np.random.Generator, site: Site, values: Arrays) -> np.ndarray:
         if site.operand:
             size = np.maximum(size, np.abs(values[site.operand]))
         noise = unit * size * rng.uniform(-1, 1, value.shape)
-    return np.where(np.isfinite(noise) & np.isfinite(value) & (value != 0), noise, -0.0)
+    return np.where(np.isfinite(noise) & np.isfinite(value) & ((value != 0) | (site.floor > 0)), noise, -0.0)
 
 
 def _note(spread: _Spread, want: np.ndarray, moved: np.ndarray, dtype: str) -> None:
