@@ -19,7 +19,7 @@ else:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SOURCES = [ROOT / "graphfuse", ROOT / "plugins" / "graphfuse_plugin"]
 # Modules whose package has another name. Those that no list of dependencies names stand for optional ones that tests may miss.
-PACKAGES = {"onnx_graphsurgeon": "onnx-graphsurgeon", 
+PACKAGES = {"onnx_graphsurgeon": "onnx-graphsurgeon",
     "cuda": "cuda-bindings", "google": "onnx", "onnx_ir": "onnx-ir", "yaml": "pyyaml", "tensorrt_rtx": "tensorrt-rtx-cu13-bindings",
     "tensorrt_rtx_bindings": "tensorrt-rtx-cu13-bindings", "onnxruntime_ep_nv_tensorrt_rtx": "onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }  # fmt: skip
