@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.fuzz.attempt import Account, Finding, attempt
 from tests.fuzz.host import attempt_on_host
 from tests.fuzz.reduce import described, load, reduced, save
-from tests.fuzz.strategies import Case, numbered_case
+from tests.fuzz.strategies import Case, first_cases
 
 BATCH = 50  # graphs of one seed, whose kernels are compiled together
 OUT = Path("out/fuzz")
@@ -25,7 +25,7 @@ OUT = Path("out/fuzz")
 
 def run_seed(seed: int, count: int, on_host: int, account: Account) -> Iterator[tuple[Case, Finding]]:
     """The cases of a seed that fail; the first ``on_host`` of them also run on the host device."""
-    cases = [numbered_case(seed, k) for k in range(count)]
+    cases = first_cases(seed, count)
     sound = []
     for case in cases:
         found = attempt(case, account)

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper
 
-from tests import ort_faults
 from tests.fuzz.attempt import Account, attempt
 from tests.fuzz.oracle import Oracle, Tally
 from tests.fuzz.reduce import load, reduced, save
-from tests.fuzz.strategies import Case, cases, numbered_case
+from tests.fuzz.strategies import Case, cases, first_cases, numbered_case
 
 SEEDS, EACH = 40, 50
 THOROUGH = 8  # every how many graphs also go through policy auto and a second rewrite
@@ -26,29 +25,24 @@ SAVED = Path(os.environ.get("FUZZ_OUT", "out/fuzz"))
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_graphs(seed: int) -> None:
     account = Account()
-    failed: list[str] = []
-    excused = 0
-    for number in range(EACH):
-        case = numbered_case(seed, number)
+    failed = []
+    for number, case in enumerate(first_cases(seed, EACH)):
         found = attempt(case, account, thorough=number % THOROUGH == 0)
-        if found and ort_faults.may_meet_one(case.model):  # the judge's own fault
-            excused += 1
-        elif found:
+        if found:
             path = save(case, SAVED, f"test_seed{seed}_{number}")
             failed.append(f"{found}\n  smaller: python -m tests.fuzz --replay {path}")
     assert not failed, "\n".join(failed)
     assert account.graphs == EACH
     assert account.regions > EACH  # else little was fused
     assert account.tally.judged > 0.75 * (account.tally.judged + account.tally.unjudged), account  # else little was compared
-    unknown = EACH / (5 if ort_faults.installed() >= ort_faults.NEWEST else 3)  # older ones have fewer kernels
-    assert sum(account.skipped.values()) + excused < unknown, account
+    assert sum(account.skipped.values()) < EACH / 3, account  # older releases of ONNX Runtime have fewer kernels
 
 
 @settings(max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_graphs_that_hypothesis_draws(case: Case) -> None:
     found = attempt(case, Account())
-    assert found is None or ort_faults.may_meet_one(case.model), found
+    assert found is None, found
 
 
 # --- the judge sees what it must see
