@@ -84,6 +84,12 @@ def _cuts_all(attributes: dict[str, Any], inputs: Sequence[np.ndarray]) -> bool:
     return bool((low + high <= -np.array(inputs[0].shape)).any())
 
 
+def _all_fill(node: onnx.NodeProto, opset: int, arrays: Arrays) -> list[np.ndarray]:
+    """Where nothing of the input is left; ONNX's reference takes no negative pads."""
+    x, pads, *fill = (arrays[name] for name in node.input if name)
+    return [np.full(np.array(x.shape) + pads.reshape(2, -1).sum(0), fill[0] if fill else 0, x.dtype)]
+
+
 def _counts_dilated(attributes: dict[str, Any], inputs: Sequence[np.ndarray]) -> bool:
     return bool(attributes.get("count_include_pad")) and len(set(attributes.get("dilations", ()))) > 1
 
@@ -106,7 +112,7 @@ FAULTS = (
     Fault("Mod", (1, 32), "of integers goes by float64", lambda a, x: a.get("fmod") == 1 and x[0].dtype.kind in "iu",
           (np.array([(1 << 60) + 3]), np.array([10])), attributes={"fmod": 1}),
     Fault("Pad", (1, 24), "leaves memory as it was where all is cut off", _cuts_all,
-          (np.ones(2, F32), np.array([3, -2]), np.array(0.25, F32))),
+          (np.ones(2, F32), np.array([3, -2]), np.array(0.25, F32)), _all_fill),
     Fault("Split", (1, 32), "makes no empty parts", _leaves_nothing, (np.ones(4, F32),), attributes={"num_outputs": 3}, outputs=3),
     Fault("LayerNormalization", (1, 24), "refuses rows of one element", _normalises_one, (np.ones((2, 1), F32), np.ones(1, F32))),
     Fault(
@@ -153,8 +159,10 @@ def _reads_opset(version: int) -> bool:
 
 
 def _casts_twice(model: onnx.ModelProto) -> bool:
+    """Whether an integer or bool that was cast is cast again."""
     casts = [node for node in _nodes(model.graph) if node.op_type == "Cast"]
-    return bool({node.input[0] for node in casts} & {node.output[0] for node in casts})
+    whole = {n.output[0] for n in casts for a in n.attribute if onnx.helper.tensor_dtype_to_np_dtype(a.i).kind in "iub"}
+    return bool({node.input[0] for node in casts} & whole)
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
