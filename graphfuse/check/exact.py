@@ -109,7 +109,8 @@ def _read(original: onnx_ir.Model, nodes: Sequence[onnx_ir.Node], inputs: Mappin
     made = {v.name for n in nodes for v in n.outputs}
     names = dict.fromkeys(v.name for n in nodes for v in n.inputs if v is not None and v.name and v.name not in made)
     weights = original.graph.initializers
-    found = {n: inputs[n].array if n in inputs else np.asarray(weights[n].const_value) for n in names if n}
+    tensors = {n: weights[n].const_value for n in names if n and n not in inputs}
+    found = {n: inputs[n].array for n in names if n in inputs} | {n: t.numpy() for n, t in tensors.items() if t is not None}
     return {n: np.ascontiguousarray(a).reshape(a.shape) for n, a in found.items()}
 
 

@@ -43,6 +43,13 @@ def test_the_original_in_float64() -> None:
     np.testing.assert_allclose(found, x.astype(np.float64).std(axis=1, keepdims=True), rtol=1e-9)
 
 
+def test_weights_keep_their_own_types() -> None:
+    original = model("s = Unsqueeze(x, a)\ny = Mul(s, f)", "float[N] x", OUT, weights="int64[1] a = {1}, float f = {0.5}")
+    (found,) = in_float64(original, {"x": Value(array=np.float32([1, 3]))}, ["y"]) or []
+    assert found.dtype == np.float64
+    assert found.tolist() == [[0.5], [1.5]]
+
+
 @pytest.mark.parametrize(
     "body",
     [
