@@ -189,7 +189,7 @@ class RowEmitter:
         return node.kind == "load" and node.dtype.is_small_float and self.lanes > 1 and vector_address(node.payload[1], self.lanes)
 
     def _registers(self, node: Node, columns: Dim) -> int:
-        elements = (self.items(columns) or 0) * pass_lanes(columns, self.lanes)
+        elements = (self.items(columns) or 0) * self._kept_width(node, columns)
         return elements // 2 if self._packed(node) else elements * max(1, node.dtype.compute.size // 4)
 
     def _cheap(self, node: Node) -> bool:
@@ -226,7 +226,7 @@ class RowEmitter:
         self.packed: dict[Node, str] = {}
         for node in sorted(self.kept, key=lambda n: n.number):
             columns = self.walk.passes[self.kept[node]].columns
-            width, items = pass_lanes(columns, self.lanes), self.items(columns) or 0
+            width, items = self._kept_width(node, columns), self.items(columns) or 0
             name = self.e.fresh("keep")
             if self._packed(node):
                 self.e.line(f"gf_vec<{node.dtype.c}, {width}> {name}[{items}];")
@@ -235,6 +235,10 @@ class RowEmitter:
             else:
                 self.e.line(f"{compute_type(node.dtype)} {name}[{items * width}];")
                 self.names[node] = f"{name}[k * {width} + j]" if width > 1 else f"{name}[k]"
+
+    def _kept_width(self, node: Node, columns: Dim) -> int:
+        """Elements kept of a vector: one, where all of its lanes have the same value."""
+        return pass_lanes(columns, self.lanes) if any(v.name == "j" for v in node.vars) else 1
 
     def _pass(self, number: int, step: Pass) -> None:
         e = self.e
@@ -289,7 +293,8 @@ class RowEmitter:
                 if node in self.packed:
                     e.line(f"{self.packed[node]} = {e.raw[node]};")
                 else:
-                    e.line(f"{f'GF_LANES({width}) ' if width > 1 else ''}{self.names[node]} = {value};")
+                    lanes = self._kept_width(node, step.columns)
+                    e.line(f"{f'GF_LANES({lanes}) ' if lanes > 1 else ''}{self.names[node]} = {value};")
         if not folds:
             if self._guarded():
                 with e.block("if (live) {"):

@@ -173,3 +173,12 @@ def test_a_row_of_one_vector_read_again_in_a_longer_walk_on_the_host_device() ->
     nodes += [helper.make_node("Where", ["c", "h", "d"], ["z"])]
     made = model(nodes, {"x": (FLOAT, [8, 5, 8]), "y": (FLOAT, [1, 8]), "c": (BOOL, [5, 8])}, {"z": (FLOAT, [8, 5, 8])})
     check_on_host(made, {"x": normal(8, 5, 8), "y": normal(1, 8) + np.float32(4), "c": normal(5, 8) > 0})
+
+
+def test_a_kept_value_that_all_lanes_share_on_the_host_device() -> None:
+    """A divisor for each channel: one number a vector, and so is its reciprocal."""
+    nodes = [helper.make_node("Hardmax", ["x"], ["h"], axis=-4), helper.make_node("Sigmoid", ["x"], ["s"])]
+    nodes += [helper.make_node("Div", ["s", "y"], ["d"])]
+    outputs = {"h": (FLOAT, [1, 3, 8, 7]), "d": (FLOAT, [1, 3, 8, 7])}
+    made = model(nodes, {"x": (FLOAT, [1, 3, 8, 7]), "y": (FLOAT, [3, 1, 1])}, outputs, opset=12)
+    check_on_host(made, {"x": normal(1, 3, 8, 7), "y": normal(3, 1, 1) + np.float32(4)})
