@@ -59,6 +59,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Random graphs, fused and compared with ONNX Runtime.")
     parser.add_argument("--replay", type=Path, help="run one saved case again")
     given = parser.parse_args()
+    if given.replay and not given.replay.is_file():
+        parser.error(f"{given.replay} is not there; failures are saved in {OUT}")
     if given.replay:
         found = _once(load(given.replay))
         print(f"FAILED {found}" if found else "passed")
