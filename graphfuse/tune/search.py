@@ -150,7 +150,7 @@ def same(found: Array, wanted: Array) -> bool:
         return False
     finite = np.isfinite(b)
     eps = float(ml_dtypes.finfo(wanted.dtype).eps)  # type: ignore[no-untyped-call]
-    return bool(np.linalg.norm((a - b)[finite]) <= 8 * eps * max(float(np.linalg.norm(b[finite])), np.finfo(np.float32).tiny))
+    return bool(np.linalg.norm((a - b)[finite]) <= 8 * eps * max(float(np.linalg.norm(b[finite])), float(np.finfo(np.float32).tiny)))
 
 
 def _copy(device: CudaDevice, buffer: DeviceBuffer) -> DeviceBuffer:
