@@ -167,6 +167,7 @@ class Cuda:
         self.api: Any = driver
         self.call("cuInit", 0)
         self.device = self.call("cuDeviceGet", 0)
+        self._before = self.call("cuCtxGetCurrent")
         self.call("cuCtxSetCurrent", self.call("cuDevicePrimaryCtxRetain", self.device))
         self._stream = self.call("cuStreamCreate", int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
@@ -213,5 +214,6 @@ class Cuda:
         """Give the stream and the context back; doing it again changes nothing."""
         if self._stream is not None:
             self.call("cuStreamDestroy", self._stream)
+            self.call("cuCtxSetCurrent", self._before)  # ours may end with the release
             self.call("cuDevicePrimaryCtxRelease", self.device)
             self._stream = None

@@ -41,7 +41,9 @@ class CudaDevice:
         here = int(driver.call("cuCtxGetDevice")) if int(current) else None
         self.ordinal = ordinal if ordinal is not None else here or 0
         self._device = driver.call("cuDeviceGet", self.ordinal)
-        self.context: Any = current if here == self.ordinal else driver.call("cuDevicePrimaryCtxRetain", self._device)
+        # Held for the life of the process: others who give the primary context back must not take it from under our kernels.
+        primary = driver.call("cuDevicePrimaryCtxRetain", self._device)
+        self.context: Any = current if here == self.ordinal else primary
         if here is None:
             driver.call("cuCtxSetCurrent", self.context)
         attribute = driver.api().CUdevice_attribute

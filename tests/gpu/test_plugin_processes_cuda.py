@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -40,6 +41,10 @@ context.enqueue([source], [target], int(stream))
 """
 
 
+# Newer Pythons warn of every fork beside threads, and CUDA has threads.
+WARNINGS = ("-W", "ignore:This process:DeprecationWarning")
+
+
 @pytest.fixture(scope="module")
 def fields(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("engine")
@@ -52,10 +57,10 @@ def fields(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def child(fields: Path, body: str, *, rows: int = 7, hidden: tuple[str, ...] = ()) -> str:
     """Runs ``body`` after one execution; the process must end well and say nothing on stderr."""
     text = f"HIDDEN, ROWS = {hidden!r}, {rows}\n{HEAD}\n{textwrap.dedent(body)}"
-    import os
-
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins"), *filter(None, sys.path)])}
-    found = subprocess.run([sys.executable, "-c", text], cwd=fields, env=environment, capture_output=True, text=True, timeout=200)
+    found = subprocess.run(
+        [sys.executable, *WARNINGS, "-c", text], cwd=fields, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert (found.returncode, found.stderr) == (0, ""), found.stdout + found.stderr
     return found.stdout
 

@@ -72,6 +72,7 @@ class Gpu:
         self("cuCtxSynchronize")
         for address in self.memory:
             self("cuMemFree", address)
+        self("cuCtxSetCurrent", self.api.CUcontext(0))
         self("cuDevicePrimaryCtxRelease", self.device)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +19,7 @@ from graphfuse.ir import Builder, GraphfuseError, sym
 from graphfuse.ir.dtypes import BF16, F32
 from graphfuse.jit import CudaDevice, DeviceBuffer, driver, to_device
 from graphfuse.session import Session
-from tests.conftest import OWN_MODELS, run_reference
+from tests.conftest import OWN_MODELS, ROOT, run_reference
 from tests.portable import call, function, info, model
 from tests.unit.test_session import scale_relu_function, two_layers
 
@@ -239,3 +242,40 @@ def test_what_cannot_be_bound_is_one_clear_line(gpu, arrays, case):
 def test_partly_fused_models_cannot_be_bound(gpu):
     with pytest.raises(GraphfuseError, match="wholly fused models, and node MatMul"):
         Session(two_layers(), "cuda").bind({"x": to_device(gpu, np.ones((2, 4), "f"))})
+
+
+LIFE = """
+import sys
+import numpy as np, onnx
+from cuda.bindings import driver
+from graphfuse.session import Session
+
+def call(name, *args):
+    status, *values = getattr(driver, name)(*args)
+    assert not int(status), (name, status)
+    return values[0] if values else None
+
+call("cuInit", 0)
+device = call("cuDeviceGet", 0)
+call("cuCtxSetCurrent", call("cuDevicePrimaryCtxRetain", device))
+if sys.argv[2] == "before":
+    call("cuDevicePrimaryCtxRelease", device)
+session = Session(onnx.load(sys.argv[1]), "cuda")
+if sys.argv[2] == "after":
+    call("cuDevicePrimaryCtxRelease", device)
+x = np.arange(8, dtype="f").reshape(2, 4)
+print(float(session.run({"x": x})[session.outputs[0].name].sum()))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_another_library_gives_the_primary_context_back(when, tmp_path):
+    """It was current here, made by another, and its count falls to nothing but our own."""
+    proto = two_layers()
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins"), *filter(None, sys.path)])}
+    command = [sys.executable, "-c", LIFE, str(tmp_path / "model.onnx"), when]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    (want, *_) = run_reference(proto, {"x": np.arange(8, dtype="f").reshape(2, 4)}).values()
+    np.testing.assert_allclose(float(found.stdout), want.sum(), rtol=1e-5)
