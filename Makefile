@@ -3,6 +3,7 @@
 # make conformance   every node case of the onnx package, rewritten and run (15 minutes at most on 2 cores)
 # make fuzz       20,000 random graphs, fused and compared with ONNX Runtime (FUZZ_SEED and FUZZ_COUNT say which)
 # make gpu-test   the gpu tier; where nothing can be downloaded, with the packages that python3 has
+# make gpu-sanitize   the plugin's protocol and the kernels of the tests under compute-sanitizer: memory, then races
 # make bench       every chain against torch and the roof, on this GPU, with the packages that python3 has
 # make engine-test   every model as two engines on this GPU, plain and fused: values, layers, times
 # make scaling    what rewriting costs: time and memory from 300 to 30,000 nodes, and with 3 GB of weights
@@ -20,7 +21,7 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check
 # The stamp's name says what the environment was made from: nothing is installed twice, and nothing stale is used.
 READY := $(VENV)/ready-$(shell { cat pyproject.toml tests/real-models.txt; pwd; } | cksum | cut -d ' ' -f 1)
 
-.PHONY: help venv demo test conformance fuzz gpu-test engine-test bench scaling table models lint format clean
+.PHONY: help venv demo test conformance fuzz gpu-test gpu-sanitize engine-test bench scaling table models lint format clean
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
 
@@ -61,6 +62,13 @@ gpu-test:
 	if [ -z "$$python" ]; then $(MAKE) --no-print-directory venv && python=$(PY) || python=$(PYTHON); fi; \
 	echo "gpu tier with $$python"; \
 	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $$python -m pytest tests/gpu -q -rs -p no:cacheprovider
+
+# Reports of API errors are off: the bindings ask the driver for functions that it may not have. Times mean nothing here.
+gpu-sanitize:
+	@for tool in memcheck racecheck; do \
+	  PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} compute-sanitizer --tool $$tool --report-api-errors no --error-exitcode 9 \
+	  $(or $(GRAPHFUSE_PYTHON),$(PYTHON)) -m pytest tests/gpu/test_plugin_protocol.py tests/gpu/test_kernels_cuda.py -q -p no:cacheprovider \
+	  -k "not quick" || exit 1; done
 
 bench:
 	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GRAPHFUSE_PYTHON),$(PYTHON)) -m benchmarks.run --prewarm 8 $(BENCH)

@@ -22,7 +22,7 @@ from tests.conftest import shared_models
 MODELS = shared_models()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a parallel run comes back to this module
 def seen() -> Iterator[list[dict[str, object]]]:
     rows: list[dict[str, object]] = []
     yield rows
