@@ -20,8 +20,8 @@ from graphfuse import jit
 from graphfuse.codegen.source import KernelSource
 from graphfuse.ir import Program, loads
 from graphfuse.ir.dtypes import DType
+from graphfuse.ir.plugin_types import PLUGIN_TYPES
 from graphfuse_plugin import guard
-from graphfuse_plugin.region import TRT_TYPES
 from tests import stand_in_trt
 
 Shape = tuple[int, ...]
@@ -148,7 +148,7 @@ def describe(trt: Any, dtype: DType, shape: Shape) -> Any:
 
 
 def trt_type(trt: Any, dtype: DType) -> Any:
-    return getattr(trt.DataType, TRT_TYPES[dtype])
+    return getattr(trt.DataType, PLUGIN_TYPES[dtype])
 
 
 # --- the host device in the driver's place ----------------------------------------------------------------------------

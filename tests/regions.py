@@ -10,9 +10,9 @@ from onnx import TensorProto, helper
 
 from graphfuse.ir import Builder, DType, dtypes, dumps, expr, sym
 from graphfuse.ir.expr import Dim
+from graphfuse.ir.plugin_types import PLUGIN_TYPES as PLUGIN_TYPES
 
 ONNX = {t.name: t.onnx for t in dtypes.ALL}
-PLUGIN_TYPES = (dtypes.F32, dtypes.F16, dtypes.BF16, dtypes.I8, dtypes.I32, dtypes.I64, dtypes.BOOL)
 
 
 def scale(shape: Sequence[Dim] = (sym("n"), 8), dtype: DType = dtypes.F32) -> str:

@@ -14,12 +14,10 @@ import numpy as np
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
 from graphfuse.ir import dtypes
 from graphfuse.ir.errors import GraphfuseError, ShapeError
+from graphfuse.ir.plugin_types import PLUGIN_TYPES
 
 Array = np.ndarray
-NUMPY = {
-    "FLOAT": dtypes.F32, "HALF": dtypes.F16, "BF16": dtypes.BF16, "INT8": dtypes.I8, "UINT8": dtypes.U8, "INT32": dtypes.I32, "INT64": dtypes.I64,
-    "BOOL": dtypes.BOOL,
-}  # fmt: skip
+NUMPY = {"UINT8": dtypes.U8, **{name: dtype for dtype, name in PLUGIN_TYPES.items()}}  # of a network's inputs and outputs
 
 
 def run_engine(plan: bytes, inputs: Mapping[str, Array], *, flavour: str | None = None) -> dict[str, Array]:

@@ -17,12 +17,12 @@ import onnx_ir
 from graphfuse.graph.load import load_model
 from graphfuse.ir import dumps
 from graphfuse.ir.errors import GraphfuseError
+from graphfuse.ir.plugin_types import MAX_RANK, PLUGIN_TYPES
 from graphfuse.lower import Lowered
 from graphfuse.match.flow import Flow
 from graphfuse.match.legal import Legality
 from graphfuse.match.names import DOMAIN, PLUGIN_OP, PLUGIN_VERSION
 from graphfuse.match.normalise import normalise
-from graphfuse.match.plugin_form import PLUGIN_RANK, PLUGIN_TYPES
 from graphfuse.patterns import Pattern, all_patterns, recognise
 
 _MARK = "# Written by `graphfuse polygraphy-plugins`; writing it again replaces it.\n"
@@ -111,7 +111,7 @@ def _places(model: onnx_ir.Model, name: str) -> Iterator[Lowered]:
 
 def _fits_plugin(lowered: Lowered) -> bool:
     tensors = (*lowered.program.params, *lowered.program.outputs)
-    return all(dtype.name in PLUGIN_TYPES and len(shape) <= PLUGIN_RANK for dtype, shape in tensors)
+    return all(dtype in PLUGIN_TYPES and len(shape) <= MAX_RANK for dtype, shape in tensors)
 
 
 def replace_with_plugin(graph: Any, input_tensors: Sequence[Any], output_tensors: Sequence[Any], attrs: Any = None, op: Any = None) -> Any:

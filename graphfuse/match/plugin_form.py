@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import json
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,15 +21,14 @@ import onnx_ir
 from graphfuse.graph.bodies import nested
 from graphfuse.graph.fold import remove_unused
 from graphfuse.ir import GraphfuseError, Program, dumps, loads
-from graphfuse.ir.dtypes import U8
+from graphfuse.ir.dtypes import U8, DType
+from graphfuse.ir.plugin_types import MAX_RANK, PLUGIN_TYPES
 from graphfuse.match.edges import cast_node, edge_values, through_half
 from graphfuse.match.flow import read_values
 from graphfuse.match.names import DIGEST_KEY, DOMAIN, PLUGIN_OP, PLUGIN_VERSION, PORTABLE_KEY, SPEC_KEY, unused_name, value_names
 from graphfuse.match.planfile import Refusal
 from graphfuse.match.restore import drop_functions, inline, is_fused
 
-PLUGIN_TYPES = frozenset({"f32", "f16", "bf16", "i8", "i32", "i64", "bool"})  # what TensorRT hands to plugins
-PLUGIN_RANK = 8
 MAX_PORTABLE = 256 << 20  # bytes of the portable model once unpacked
 _WEIGHTS_KEY = "graphfuse.weights"  # on the packed model: names of the weights that it shares
 _KEPT_WEIGHT = 1 << 16  # bytes; larger weights stay in the graph even if only the portable form reads them
@@ -52,7 +52,7 @@ class Exported:
         return sum(n.domain == DOMAIN and n.op_type == PLUGIN_OP for n in self.model.graph.all_nodes())
 
 
-def export_plugin(model: onnx_ir.Model, types: frozenset[str] = PLUGIN_TYPES) -> Exported:
+def export_plugin(model: onnx_ir.Model, types: Collection[DType] = PLUGIN_TYPES) -> Exported:
     """The plugin form of a model in portable form; ``model`` is not changed.
 
     Regions with inputs or outputs of other element types than ``types`` are inlined. Raises GraphfuseError for a broken spec.
@@ -90,24 +90,24 @@ def _program(function: onnx_ir.Function) -> Program:
         raise GraphfuseError(f"function {function.name!r}: {error}; rewrite the original model again") from error
 
 
-def _why_no_plugin(node: onnx_ir.Node, program: Program, graph: onnx_ir.Graph, types: frozenset[str]) -> str | None:
+def _why_no_plugin(node: onnx_ir.Node, program: Program, graph: onnx_ir.Graph, types: Collection[DType]) -> str | None:
     at_edge = edge_values(node, program, graph) is not None
     for dtype, shape in (*program.params, *program.outputs):
-        if dtype.name not in types and not (dtype is U8 and at_edge):
+        if dtype not in types and not (dtype is U8 and at_edge):
             return f"TensorRT plugins take no tensors of type {dtype}"
-        if len(shape) > PLUGIN_RANK:
-            return f"TensorRT takes tensors of rank {PLUGIN_RANK} at most, not {len(shape)}"
+        if len(shape) > MAX_RANK:
+            return f"TensorRT takes tensors of rank {MAX_RANK} at most, not {len(shape)}"
     return None
 
 
-def _to_plugin(graph: onnx_ir.Graph, node: onnx_ir.Node, function: onnx_ir.Function, names: set[str], types: frozenset[str]) -> None:
+def _to_plugin(graph: onnx_ir.Graph, node: onnx_ir.Node, function: onnx_ir.Function, names: set[str], types: Collection[DType]) -> None:
     """Puts a plugin node, and Casts around it where it takes or gives uint8, in place of a call."""
     program = _program(function)
     if len(program.params) > len(node.inputs) or len(program.results) != len(node.outputs):
         raise GraphfuseError(f"call {node.name!r} does not fit the program of {function.name!r}; rewrite the original model again")
     outputs = [onnx_ir.Value(name=v.name, type=v.type, shape=v.shape) for v in node.outputs]
     inputs, results, spec = list(node.inputs[: len(program.params)]), list(outputs), function.metadata_props[SPEC_KEY]
-    edges = None if U8.name in types else edge_values(node, program, graph)
+    edges = None if U8 in types else edge_values(node, program, graph)
     before: list[onnx_ir.Node] = []
     after: list[onnx_ir.Node] = []
     if edges is not None and edges != ([], []):

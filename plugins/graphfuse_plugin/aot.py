@@ -15,11 +15,12 @@ from typing import Any, Union
 from graphfuse.ir import expr
 from graphfuse.ir.errors import GraphfuseError, ShapeError
 from graphfuse.ir.expr import Call, Dim, Sym
+from graphfuse.ir.plugin_types import PLUGIN_TYPES
 from graphfuse_plugin.aot_kernel import MIN_DRIVER, AotKernel, compile_aot
 from graphfuse_plugin.guard import record
 from graphfuse_plugin.kernels import known_sizes
 from graphfuse_plugin.plugin import NAMESPACE
-from graphfuse_plugin.region import TRT_TYPES, Region
+from graphfuse_plugin.region import Region
 from graphfuse_plugin.shapes import readings
 
 
@@ -78,14 +79,14 @@ def describe_function(trtp: Any, trt: Any, region: Region) -> Callable[..., Any]
 
 def _describe(trtp: Any, trt: Any, region: Region, inputs: Sequence[Any]) -> Any:
     program = region.program
-    wanted = [getattr(trt.DataType, TRT_TYPES[dtype]) for dtype, _ in program.params]
+    wanted = [getattr(trt.DataType, PLUGIN_TYPES[dtype]) for dtype, _ in program.params]
     if [x.dtype for x in inputs] != wanted:
         raise GraphfuseError(
             f"a fused region was made for inputs of {[str(w) for w in wanted]}, the network gives {[str(x.dtype) for x in inputs]}"
         )
     env = symbol_values(trtp, region, inputs)
     made = [
-        trtp.from_shape_expr(tuple(symbolic(trtp, d, env) for d in shape), getattr(trt.DataType, TRT_TYPES[dtype]))
+        trtp.from_shape_expr(tuple(symbolic(trtp, d, env) for d in shape), getattr(trt.DataType, PLUGIN_TYPES[dtype]))
         for dtype, shape in program.outputs
     ]
     return made[0] if len(made) == 1 else tuple(made)

@@ -13,12 +13,13 @@ from typing import Any
 
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.errors import GraphfuseError
+from graphfuse.ir.plugin_types import PLUGIN_TYPES
 from graphfuse_plugin import fields
 from graphfuse_plugin.fields import FieldStore, Kernel
 from graphfuse_plugin.guard import current, guarded, guarded_or, record, returns
 from graphfuse_plugin.kernels import Request, compile_regions, hardened_sizes
 from graphfuse_plugin.launch import Launcher
-from graphfuse_plugin.region import TRT_TYPES, Region, Tensors
+from graphfuse_plugin.region import Region, Tensors
 from graphfuse_plugin.shapes import output_shapes
 
 NAME, VERSION, NAMESPACE = "FusedRegion", "1", "graphfuse"
@@ -145,7 +146,7 @@ class FusedRegionPlugin:
         return self.region.interface.params + self.region.interface.outputs
 
     def _trt_type(self, dtype: DType) -> Any:
-        return getattr(self.trt.DataType, TRT_TYPES[dtype])
+        return getattr(self.trt.DataType, PLUGIN_TYPES[dtype])
 
 
 def _is_list(value: Any, length: int) -> bool:

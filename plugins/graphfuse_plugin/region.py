@@ -10,16 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphfuse.ir import dtypes, loads
+from graphfuse.ir import loads
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.errors import ProgramError
 from graphfuse.ir.expr import Shape
+from graphfuse.ir.plugin_types import MAX_RANK, PLUGIN_TYPES
 from graphfuse.ir.program import Program
 
-MAX_RANK = 8  # of a TensorRT tensor
-TRT_TYPES = {
-    dtypes.F32: "FLOAT", dtypes.F16: "HALF", dtypes.BF16: "BF16", dtypes.I8: "INT8", dtypes.I32: "INT32", dtypes.I64: "INT64", dtypes.BOOL: "BOOL",
-}  # fmt: skip
 Tensors = tuple[tuple[DType, Shape], ...]
 
 
@@ -57,8 +54,8 @@ class Interface:
         """Why it cannot be a plugin's, in one line; None if it can."""
         for side, tensors in (("input", self.params), ("output", self.outputs)):
             for number, (dtype, shape) in enumerate(tensors):
-                if dtype not in TRT_TYPES:
-                    return f"{side} {number} is {dtype}; TensorRT plugins take {', '.join(t.name for t in TRT_TYPES)}"
+                if dtype not in PLUGIN_TYPES:
+                    return f"{side} {number} is {dtype}; TensorRT plugins take {', '.join(t.name for t in PLUGIN_TYPES)}"
                 if len(shape) > MAX_RANK:
                     return f"{side} {number} has rank {len(shape)}; TensorRT tensors have at most {MAX_RANK} dimensions"
         return None

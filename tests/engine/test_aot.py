@@ -30,7 +30,8 @@ import graphfuse_plugin  # before TensorRT, whose libraries are absent: there is
 import tensorrt as trt, tensorrt.plugin as trtp
 import tensorrt.plugin._lib as lib, tensorrt.plugin._tensor as tensor, tensorrt.plugin._plugin_class as classes
 from graphfuse_plugin import aot, building
-from graphfuse_plugin.region import TRT_TYPES, Region
+from graphfuse.ir.plugin_types import PLUGIN_TYPES
+from graphfuse_plugin.region import Region
 from tests import stand_in_trt as stand_in
 
 class Registry:
@@ -68,7 +69,7 @@ def dynamic(dtype, smallest, usual, largest):
     made = trt.DynamicPluginTensorDesc()
     made.desc = trt.PluginTensorDesc()
     made.desc.dims = trt.Dims([a if a == b else -1 for a, b in zip(smallest, largest)])
-    made.desc.type, made.desc.format = getattr(trt.DataType, TRT_TYPES[dtype]), trt.TensorFormat.LINEAR
+    made.desc.type, made.desc.format = getattr(trt.DataType, PLUGIN_TYPES[dtype]), trt.TensorFormat.LINEAR
     made.min, made.opt, made.max = trt.Dims(smallest), trt.Dims(usual), trt.Dims(largest)
     return made
 
@@ -81,9 +82,9 @@ def drive(spec, profile, runs, arch="sm_80", driver=525):
     assert [f.name for f in creator.field_names] == []
     plugin = creator.create_plugin(name, "graphfuse", [], trt.TensorRTPhase.BUILD, trt.QuickPluginCreationRequest.STRICT_AOT)
     assert type(plugin).__name__ == "_TemplateAOTPlugin"
-    types_in = [getattr(trt.DataType, TRT_TYPES[t]) for t, _ in program.params]
+    types_in = [getattr(trt.DataType, PLUGIN_TYPES[t]) for t, _ in program.params]
     types_out = plugin.get_output_data_types(types_in, [len(s) for _, s in program.params])
-    assert types_out == [getattr(trt.DataType, TRT_TYPES[t]) for t, _ in program.outputs]
+    assert types_out == [getattr(trt.DataType, PLUGIN_TYPES[t]) for t, _ in program.outputs]
     assert plugin.get_num_outputs() == len(program.results)
     answers = []
     for shapes in runs:

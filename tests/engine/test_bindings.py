@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from graphfuse.engine import load_flavour
+from graphfuse.ir.plugin_types import PLUGIN_TYPES
 from graphfuse_plugin.creator import FusedRegionCreator
 from graphfuse_plugin.plugin import FusedRegionPlugin
-from graphfuse_plugin.region import TRT_TYPES
 from tests import full_trt
 from tests.bindings_use import OBJECTS, faults, signatures, uses
 from tests.conftest import ROOT
@@ -25,7 +25,7 @@ ABSENT = {
 }
 # Names that reach getattr as text.
 BY_TEXT = [
-    *(f"DataType.{t}" for t in TRT_TYPES.values()), *(f"DimensionOperation.{o}" for o in ("SUM", "SUB", "PROD", "MAX", "MIN", "FLOOR_DIV")),
+    *(f"DataType.{t}" for t in PLUGIN_TYPES.values()), *(f"DimensionOperation.{o}" for o in ("SUM", "SUB", "PROD", "MAX", "MIN", "FLOOR_DIV")),
     "PluginField", "PluginFieldCollection", "PluginFieldType.CHAR", "DimsExprs", "get_plugin_registry", "IPluginRegistry.register_creator",
     "IPluginRegistry.get_creator", "IDimensionExpr.is_constant", "IDimensionExpr.get_constant_value", "IExprBuilder.constant", "IExprBuilder.operation",
     "IPluginV3Layer.plugin", "ILayer.name", "ILayer.type", "ILayer.num_inputs", "ILayer.get_input", "ITensor.shape", "ITensor.name",

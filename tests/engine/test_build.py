@@ -20,7 +20,7 @@ from tests.regions import fused, lone, model
 
 FLOAT = TensorProto.FLOAT
 ANY_ROWS = {"x": ((1, 8), (4, 8), (16, 8))}
-BF16_FROM = ["sm_80"]
+NEWEST = ["sm_89"]
 
 
 def cubins(engine: Engine) -> int:
@@ -80,7 +80,7 @@ def test_two_regions_around_a_matrix_product_and_a_convolution() -> None:
 @pytest.mark.parametrize("dtype", regions.PLUGIN_TYPES, ids=str)
 def test_every_plugin_type(dtype) -> None:
     spec = regions.same(dtype)
-    check(build_engine(lone(spec, (4, 6), dtype.onnx), targets=BF16_FROM), spec)
+    check(build_engine(lone(spec, (4, 6), dtype.onnx), targets=NEWEST), spec)
 
 
 @pytest.mark.parametrize("dtype", [t for t in dtypes.ALL if t not in regions.PLUGIN_TYPES], ids=str)

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 import graphfuse_plugin
 from graphfuse.engine import Engine, build_engine, load_flavour
 from graphfuse.engine.shapes import parse_profiles
-from graphfuse.ir import Builder, GraphfuseError, ShapeError, dtypes, dumps, sym
+from graphfuse.ir import Builder, DType, GraphfuseError, ShapeError, dtypes, dumps, sym
 from graphfuse_plugin import fields
 from tests import regions
 from tests.regions import fused, lone, model
@@ -111,12 +111,19 @@ def test_many_inputs_and_outputs(inputs, outputs) -> None:
 def test_every_type_in_a_network_of_its_own_and_after_a_cast(dtype) -> None:
     spec = regions.same(dtype)
     built(lone(spec, (4, 6), dtype.onnx), [spec])
-    nodes = [
-        helper.make_node("Cast", ["x"], ["a"], to=dtype.onnx),
-        fused(spec, ["a"], ["b"], "region"),
-        helper.make_node("Cast", ["b"], ["y"], to=FLOAT),
-    ]
-    built(model(nodes, {"x": (FLOAT, (4, 6))}, {"y": (FLOAT, (4, 6))}), [spec])
+    to, back = conversions(dtype)
+    made = model([to, fused(spec, ["a"], ["b"], "region"), back], {"x": (FLOAT, (4, 6))}, {"y": (FLOAT, (4, 6))})
+    made.graph.initializer.extend([helper.make_tensor("s", FLOAT, [], [0.5]), helper.make_tensor("zero", dtype.onnx, [], [0])])
+    built(made, [spec])
+
+
+def conversions(dtype: DType) -> tuple[onnx.NodeProto, onnx.NodeProto]:
+    """From a float ``x`` to ``a`` of this type, and from ``b`` to ``y``: TensorRT takes float8 from a quantisation, and no Cast to it."""
+    if dtype in dtypes.FLOAT8:
+        make = [helper.make_node(op, [a, "s", "zero"], [b]) for op, a, b in (("QuantizeLinear", "x", "a"), ("DequantizeLinear", "b", "y"))]
+    else:
+        make = [helper.make_node("Cast", [a], [b], to=to) for a, b, to in (("x", "a", dtype.onnx), ("b", "y", FLOAT))]
+    return make[0], make[1]
 
 
 @pytest.mark.parametrize("dtype", regions.PLUGIN_TYPES, ids=str)

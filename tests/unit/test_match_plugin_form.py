@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from graphfuse.ir import GraphfuseError, interpret, loads
+from graphfuse.ir.dtypes import F64
 from graphfuse.match import export_plugin, is_fused, restore_model, rewrite_model
 from graphfuse.match.names import PORTABLE_KEY
 from tests.conftest import run_reference
@@ -77,7 +78,7 @@ def test_types_that_no_plugin_takes_go_back_to_plain_nodes() -> None:
 
 def test_the_types_may_be_given() -> None:
     fused = rewrite_model(model("a = Add(x, x)\ny = Neg(a)", "double[N,8] x", "double[N,8] y")).model
-    assert export_plugin(fused, frozenset({"f64"})).plugin_layers == 1
+    assert export_plugin(fused, [F64]).plugin_layers == 1
 
 
 def test_uint8_at_the_edge_goes_through_a_cast() -> None:
