@@ -29,6 +29,7 @@ from graphfuse.session import Session
 
 if TYPE_CHECKING:
     from graphfuse.engine import Engine
+    from graphfuse.engine.progress import Progress
 
 Model = str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model
 Shapes = Mapping[str, "str | Sequence[int] | Sequence[Sequence[int]]"]
@@ -110,6 +111,9 @@ def build_engine(
     verbose: bool = False,
     aot: bool = False,
     min_driver: int | None = None,
+    log_file: str | os.PathLike[str] | None = None,
+    timing_cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> Engine:
     """A TensorRT engine of a fused model (portable or plugin form), with every fused node a plugin layer.
 
@@ -117,7 +121,9 @@ def build_engine(
     command line ``"1x8,4x8,8x8"``), or one shape for all three; a list of such mappings makes several optimisation
     profiles, each with kernels hardened for its usual shapes. ``flavour`` is tensorrt or tensorrt_rtx
     (None: the one that works here); ``targets`` are architectures such as ``sm_89``. ``aot`` makes an engine that needs no
-    Python where it runs (full TensorRT only), for drivers from the branch ``min_driver`` on. The result has ``bytes``,
+    Python where it runs (full TensorRT only), for drivers from the branch ``min_driver`` on. ``log_file`` gets every message of
+    TensorRT's, also when the build fails; ``timing_cache`` is a file that keeps its measurements for the next build (full
+    TensorRT only); ``progress`` is told of every phase (``graphfuse.engine.progress``). The result has ``bytes``,
     ``save(path)`` and ``plugin_layers``. Raises GraphfuseError when something does not fit or TensorRT refuses.
     """
     from graphfuse.engine import build_engine as build
@@ -125,7 +131,7 @@ def build_engine(
     model = plugin_form(fused)
     options: dict[str, Any] = {
         "shapes": [_ranges(s) for s in ([shapes] if isinstance(shapes, Mapping) else shapes or ())], "flavour": flavour, "targets": list(targets) if targets else None, "verbose": verbose,
-        "aot": aot, "min_driver": min_driver,
+        "aot": aot, "min_driver": min_driver, "log_file": log_file, "timing_cache": timing_cache, "progress": progress,
     }  # fmt: skip
     if _weight_bytes(model) <= EMBEDDED_LIMIT:
         return build(to_proto(model), **options)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphfuse.cli.common import FusedArgument, JsonOption, check_outputs, progress, show, write_json
+from graphfuse.cli.common import FusedArgument, JsonOption, check_outputs, show, write_json
+from graphfuse.cli.phases import phases
 from graphfuse.ir.errors import GraphfuseError
+
+if TYPE_CHECKING:
+    from graphfuse.engine import Engine
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +52,19 @@ def build(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what TensorRT says.")] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Write all that TensorRT says here, also when the build fails.", show_default=False),
+    ] = None,
+    timing_cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--timing-cache",
+            metavar="FILE",
+            help="Keep TensorRT's measurements here for the next build (full TensorRT only).",
+            show_default=False,
+        ),
+    ] = None,
     json_file: JsonOption = None,
 ) -> int:
     """Build a TensorRT engine in which every fused node is a plugin layer."""
@@ -55,22 +72,23 @@ def build(
     from graphfuse.engine import parse_profiles
     from graphfuse.report.render import plural
 
-    check_outputs([output, json_file], [fused])
+    check_outputs([output, json_file, log, timing_cache], [fused])
     targets, texts = _sorted(target, shapes, more)
     ranges = parse_profiles(texts) if texts else None
     began = time.perf_counter()
-    with progress(f"building {output.name}"):
-        engine = api.build_engine(fused, shapes=ranges, flavour=flavour, targets=targets, verbose=verbose, aot=aot, min_driver=min_driver)
+    with phases(f"building {output.name}") as shown:
+        engine = api.build_engine(
+            fused, shapes=ranges, flavour=flavour, targets=targets, verbose=verbose, aot=aot, min_driver=min_driver,
+            log_file=log, timing_cache=timing_cache, progress=shown,
+        )  # fmt: skip
     seconds = time.perf_counter() - began
     engine.save(output)
-    report = {
-        "flavour": engine.flavour,
-        "plugin_layers": list(engine.plugin_layers),
-        "bytes": len(engine.bytes),
-        "seconds": round(seconds, 3),
-        "targets": targets,
-    }
-    write_json(json_file, report)
+    if json_file is not None:
+        layers, reason = _layers(engine)
+        write_json(json_file, {
+            "flavour": engine.flavour, "plugin_layers": list(engine.plugin_layers), "bytes": len(engine.bytes), "seconds": round(seconds, 3),
+            "targets": targets, "layers": layers, "layers_not_told": reason,
+        })  # fmt: skip
     if verbose:
         show(*engine.log)
     show(
@@ -78,6 +96,17 @@ def build(
         f"wrote {output}",
     )
     return 0
+
+
+def _layers(engine: Engine) -> tuple[list[str] | None, str | None]:
+    """Names of the engine's layers, of TensorRT's inspector; or why it cannot be asked, which takes a GPU that runs the engine."""
+    from graphfuse.engine import LoadedEngine
+
+    try:
+        with LoadedEngine(engine.bytes, flavour=engine.flavour) as loaded:
+            return loaded.layers(), None
+    except GraphfuseError as error:
+        return None, str(error)
 
 
 def _sorted(target: list[str] | None, shapes: list[str] | None, more: list[str] | None) -> tuple[list[str], list[str]]:

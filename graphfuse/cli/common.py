@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from graphfuse.ir.errors import GraphfuseError
+from graphfuse.ir.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -88,33 +88,6 @@ def _same(left: Path, right: Path) -> bool:
         return left.samefile(right)
     except OSError:
         return left.absolute() == right.absolute()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file in one step: beside its place first, then renamed. Raises GraphfuseError when that cannot be."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """As ``write_text``."""
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                Path(temporary).unlink(missing_ok=True)
-        raise GraphfuseError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_json(path: Path | None, document: Any) -> None:

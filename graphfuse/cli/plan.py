@@ -20,8 +20,8 @@ from graphfuse.cli.common import (
     progress,
     show,
     write_json,
-    write_text,
 )  # fmt: skip
+from graphfuse.ir.files import write_text
 
 
 def register(app: typer.Typer) -> None:

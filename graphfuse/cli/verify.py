@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphfuse.cli.common import JsonOption, ModelArgument, SizesOption, check_outputs, parse_sizes, progress, show, write_bytes, write_json
+from graphfuse.cli.common import JsonOption, ModelArgument, SizesOption, check_outputs, parse_sizes, progress, show, write_json
+from graphfuse.ir.files import write_bytes
 
 if TYPE_CHECKING:
     import numpy as np

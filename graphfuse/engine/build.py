@@ -8,22 +8,23 @@ looked for in the plan's bytes; an error that a callback met is raised with its 
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import onnx
 
 from graphfuse.engine import aot as pythonless
+from graphfuse.engine import timing_cache as timings
 from graphfuse.engine.ahead import requests
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
+from graphfuse.engine.interrupts import Interrupts, interrupts_held
+from graphfuse.engine.progress import Progress, Silent, make_monitor
 from graphfuse.engine.shapes import Ranges, make_profiles, plain_range
 from graphfuse.ir.errors import GraphfuseError, ProgramError
+from graphfuse.ir.files import write_bytes, write_text
 
 Model = bytes | onnx.ModelProto | str | os.PathLike[str]
 
@@ -39,15 +40,7 @@ class Engine:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan; a file of that name is replaced in one step, or not at all."""
-        target = Path(path)
-        aside = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
-            aside.write_bytes(self.bytes)
-            aside.replace(target)
-        except OSError as error:
-            raise GraphfuseError(f"{target} cannot be written: {error.strerror}") from error
-        finally:
-            aside.unlink(missing_ok=True)
+        write_bytes(Path(path), self.bytes)
 
 
 @dataclass(frozen=True)
@@ -68,6 +61,9 @@ def build_engine(
     verbose: bool = False,
     aot: bool = False,
     min_driver: int | None = None,
+    log_file: str | os.PathLike[str] | None = None,
+    timing_cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> Engine:
     """Build an engine from a model in the plugin form (bytes, proto, or the path of a file with external data beside it).
 
@@ -76,7 +72,9 @@ def build_engine(
     (``sm_89``); None means this machine's GPU, and for TensorRT for RTX every one from sm_80 on. ``expected_plugins`` is
     the number of fused layers that the engine must hold; by default, of the FusedRegion nodes in the model. ``verbose``
     keeps TensorRT's most detailed messages in ``Engine.log`` as well. ``aot`` makes an engine that needs no Python (full
-    TensorRT only), with kernels that drivers from the branch ``min_driver`` on take.
+    TensorRT only), with kernels that drivers from the branch ``min_driver`` on take. ``log_file`` gets every message, the
+    most detailed ones too, also when the build fails. ``timing_cache`` is a file that keeps TensorRT's measurements for the
+    next build (full TensorRT only). ``progress`` is told of every phase. Ctrl-C stops the build at TensorRT's next step.
 
     Raises GraphfuseError when the model, the shapes or the targets do not fit, or TensorRT refuses; any other exception
     that a callback of the plugin met is raised as it is.
@@ -91,25 +89,50 @@ def build_engine(
     chosen = load_flavour(flavour)
     if aot:
         pythonless.check_flavour(chosen)
+    if timing_cache is not None:
+        timings.check_flavour(chosen)
     chosen.check_targets(targets or (), gpu_arch())
     if not chosen.builds_without_gpu and gpu_arch() is None:
         raise GraphfuseError(f"{chosen.title} builds on a machine with an NVIDIA GPU only; use --flavour tensorrt_rtx here")
     graphfuse_plugin.register(chosen.module)
     kernels_for = targets or _default_targets(chosen)
     ranges = [shapes] if isinstance(shapes, Mapping) else list(shapes or ())
-    with chosen.logger.capture(verbose) as log, graphfuse_plugin.building(kernels_for) as build, _interrupts_held():
+    shown = progress or Silent()
+    with interrupts_held() as held, _logged(chosen, verbose, log_file) as log, graphfuse_plugin.building(kernels_for) as build:
+        monitor = make_monitor(chosen.module, shown, lambda: held.pressed)
         if aot:
             pythonless.register_nodes(chosen, nodes, AotTarget(kernels_for[0], min_driver or MIN_DRIVER))
         with pythonless.renamed(model) if aot else nullcontext(model) as given:
             builder, network, _parser = _parse(chosen, given, build, log, pythonless.network_flags(chosen) if aot else 0)
         layers = _check_layers(chosen, network, nodes, expected_plugins)
-        profiles = make_profiles(builder, network, ranges)
+        config = builder.create_builder_config()
+        config.progress_monitor = monitor
+        for profile in make_profiles(builder, network, ranges):
+            if config.add_optimization_profile(profile) < 0:
+                raise GraphfuseError("TensorRT did not accept these shapes as an optimisation profile")
+        chosen.set_targets(config, targets or ())
+        cache = None if timing_cache is None else timings.attach(chosen, config, Path(timing_cache), log)
         if not aot:
-            _compile_ahead(network, layers, ranges)
-        plan = _build(chosen, builder, network, profiles, targets or (), build, log)
+            _compile_ahead(network, layers, ranges, shown, held)
+        held.check()
+        plan = _build(chosen, builder, network, config, build, log)
+        if cache is not None and timing_cache is not None:
+            timings.save(cache, Path(timing_cache))
         if not aot:  # what of an ahead-of-time plugin stands in a plan is TensorRT's business
             _check_plan(plan, nodes)
-    return Engine(plan, [layer.name for layer in layers], chosen.name, [f"{severity}: {text}" for severity, text in log.lines])
+    said = [f"{severity}: {text}" for severity, text in log.lines if verbose or severity != "VERBOSE"]
+    return Engine(plan, [layer.name for layer in layers], chosen.name, said)
+
+
+@contextmanager
+def _logged(flavour: Flavour, verbose: bool, path: str | os.PathLike[str] | None) -> Iterator[Capture]:
+    """Collects what TensorRT says, and writes it to the file, whatever becomes of the build."""
+    with flavour.logger.capture(verbose or path is not None) as log:
+        try:
+            yield log
+        finally:
+            if path is not None:
+                write_text(Path(path), "".join(f"[{severity}] {text}\n" for severity, text in log.lines))
 
 
 def _default_targets(flavour: Flavour) -> tuple[str, ...]:
@@ -210,28 +233,39 @@ def _is_fused(trt: Any, layer: Any, nodes: Sequence[FusedNode]) -> bool:
     return isinstance(layer.plugin, FusedRegionPlugin) or pythonless.is_aot_layer(layer.plugin, nodes)
 
 
-def _compile_ahead(network: Any, layers: Sequence[Any], profiles: Sequence[Ranges]) -> None:
+def _compile_ahead(network: Any, layers: Sequence[Any], profiles: Sequence[Ranges], shown: Progress, held: Interrupts) -> None:
     """Compile the kernels that the profiles will ask for together, on all cores; TensorRT configures one plugin at a time."""
     from graphfuse_plugin.kernels import compile_regions
 
     inputs = [network.get_input(i) for i in range(network.num_inputs)]
     labels = {t.name: [t.get_dimension_name(axis) if d == -1 else d for axis, d in enumerate(t.shape)] for t in inputs}
     plain = [{name: plain_range(name, value) for name, value in ranges.items()} for ranges in profiles]
-    compile_regions(requests([layer.plugin.region for layer in layers], labels, plain))
+    phase = "Compiling kernels"
+    started: list[int] = []
+
+    def tell(done: int, total: int) -> None:
+        held.check()
+        if not started:
+            started.append(total)
+            shown.start(phase, None, total)
+        shown.step(phase, done)
+
+    try:
+        compile_regions(requests([layer.plugin.region for layer in layers], labels, plain), tell)
+    finally:
+        if started:
+            shown.finish(phase)
 
 
-def _build(
-    flavour: Flavour, builder: Any, network: Any, profiles: Sequence[Any], targets: Sequence[str], build: Any, log: Capture
-) -> bytes:
-    config = builder.create_builder_config()
-    for profile in profiles:
-        if config.add_optimization_profile(profile) < 0:
-            raise GraphfuseError("TensorRT did not accept these shapes as an optimisation profile")
-    flavour.set_targets(config, targets)
+def _build(flavour: Flavour, builder: Any, network: Any, config: Any, build: Any, log: Capture) -> bytes:
     plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        build.abandon()
     build.reraise()
     if plan is None:
-        raise GraphfuseError(f"{flavour.title} could not build the engine: {'; '.join(log.errors()[:2])[:600] or 'no reason given'}")
+        said = "; ".join(log.errors()[:2])[:600] or "no reason given"
+        mend = "; build for other targets" if "Cannot compile for target" in said else ""
+        raise GraphfuseError(f"{flavour.title} could not build the engine: {said}{mend}")
     return bytes(plan)
 
 
@@ -242,24 +276,3 @@ def _check_plan(plan: bytes, nodes: Sequence[FusedNode]) -> None:
         if marker(spec) not in plan:
             lost = next(node.name for node in nodes if node.spec == spec)
             raise GraphfuseError(f"the engine lacks the kernels of fused node {lost!r}; it was not written")
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C during a build is raised after it: inside certain callbacks an exception would crash the process."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    pressed: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        pressed.append(number)
-
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        before(signal.SIGINT, None)

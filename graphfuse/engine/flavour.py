@@ -48,6 +48,11 @@ class Flavour:
         return 0 if member is None else 1 << int(member)
 
     @property
+    def times_tactics(self) -> bool:
+        """Whether the builder measures what it chooses between, so that a timing cache helps the next build."""
+        return not self.builds_without_gpu
+
+    @property
     def archs(self) -> tuple[str, ...]:
         """The targets that this flavour can be told to build for, e.g. ``sm_89``; none where it builds for the GPU only."""
         if not hasattr(self.module, "ComputeCapability"):

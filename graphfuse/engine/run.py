@@ -5,6 +5,7 @@ It is made for checking, not for speed: every call copies its inputs to the devi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +104,18 @@ class LoadedEngine:
             Tensor(n, self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT, _numpy_type(self.engine.get_tensor_dtype(n), n))
             for n in names
         ]
+
+    def layers(self) -> list[str]:
+        """Names of the engine's layers, as TensorRT's inspector tells them; none where it tells nothing."""
+        inspector = self.engine.create_engine_inspector()
+        if inspector is None:
+            return []
+        text = inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON)
+        try:
+            rows = json.loads(text).get("Layers", [])
+        except (ValueError, AttributeError) as error:
+            raise GraphfuseError(f"{self.flavour.title}'s inspector gave no JSON: {str(text)[:80]!r}") from error
+        return [row if isinstance(row, str) else str(row.get("Name", "?")) for row in rows]
 
     def set_inputs(self, tensors: Sequence[Tensor], inputs: Mapping[str, Array], buffers: list[int]) -> None:
         """Copy the inputs to the device and bind them; their addresses are added to ``buffers``. Raises ShapeError."""

@@ -18,6 +18,7 @@ import onnx_ir
 
 from graphfuse.graph.facts import constant_tensor
 from graphfuse.ir.errors import GraphfuseError
+from graphfuse.ir.files import write_text
 from graphfuse.match.flow import Flow, node_ids, read_values
 
 VERSION = 1
@@ -114,11 +115,7 @@ def _tensor(tensor: onnx_ir.TensorProtocol) -> str:
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes the plan: JSON if the name ends in .json, else YAML. Raises GraphfuseError if it cannot be written."""
     target = Path(path)
-    text = plan_text(plan, as_json=target.suffix.lower() == ".json")
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise GraphfuseError(f"{path}: cannot be written: {error.strerror}") from error
+    write_text(target, plan_text(plan, as_json=target.suffix.lower() == ".json"))
 
 
 def plan_text(plan: Plan, *, as_json: bool = False) -> str:

@@ -11,6 +11,7 @@ kind, which TensorRT reports as badly or not at all, is an exception as well (``
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import threading
@@ -40,13 +41,14 @@ class Failure:
 class Build:
     """One engine build: the architectures to compile for (None: the machine's own default) and what went wrong.
 
-    ``kept`` holds what TensorRT points into, so that it outlives the plugins that made it;
+    ``kept`` holds what TensorRT points into, so that it outlives the plugins that made it; ``plugins`` those themselves;
     ``compiled`` what equal regions share.
     """
 
     targets: tuple[str, ...] | None = None
     failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=32))
     kept: deque[object] = field(default_factory=deque)
+    plugins: deque[object] = field(default_factory=deque)
     compiled: dict[Any, Any] = field(default_factory=dict)
 
     def reraise(self) -> None:
@@ -56,8 +58,13 @@ class Build:
             self.failures.clear()
             raise first
 
+    def abandon(self) -> None:
+        """Keep the plugins for good: of a build that is stopped halfway TensorRT gives some of them back once too often."""
+        while self.plugins:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.plugins.popleft()))
 
-_AMBIENT = Build(kept=deque(maxlen=64))  # for builds that others drive, and for engines at run time
+
+_AMBIENT = Build(kept=deque(maxlen=64), plugins=deque(maxlen=0))  # for builds that others drive, and for engines at run time
 _active: list[tuple[int, Build]] = []
 _LOCK = threading.Lock()
 
@@ -81,6 +88,9 @@ def building(targets: Sequence[str] | None = None) -> Iterator[Build]:
         _active.append(entry)
     try:
         yield build
+    except BaseException:
+        build.abandon()
+        raise
     finally:
         with _LOCK:
             _active.remove(entry)

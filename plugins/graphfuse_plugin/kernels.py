@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphfuse.codegen.source import KernelSource
@@ -43,10 +43,11 @@ def default_targets() -> tuple[str, ...]:
     return (arch,) if arch else COVERING
 
 
-def compile_regions(requests: Sequence[Request]) -> list[tuple[Kernel, ...]]:
+def compile_regions(requests: Sequence[Request], progress: Callable[[int, int], None] | None = None) -> list[tuple[Kernel, ...]]:
     """The kernels of each region, in the order of its request; two that turn out to be the same are one.
 
     Equal regions of a build share one compilation; different ones are compiled together, on all cores.
+    ``progress(done, total)`` is called from any thread after each compile.
     """
     build = current()
     targets = build.targets or default_targets()
@@ -55,7 +56,7 @@ def compile_regions(requests: Sequence[Request]) -> list[tuple[Kernel, ...]]:
     made: dict[Key, Kernel] = build.compiled
     wanted = {_key(request, sizes, targets): (request.program, sizes) for request in requests for sizes in request.hardened}
     todo = {key: job for key, job in wanted.items() if key not in made}
-    made.update(zip(todo, compile_kernels(list(todo.values()), targets), strict=True))
+    made.update(zip(todo, compile_kernels(list(todo.values()), targets, progress), strict=True))
     return [_distinct(made[_key(request, sizes, targets)] for sizes in request.hardened) for request in requests]
 
 
@@ -92,13 +93,15 @@ def known_sizes(program: Program, shapes: Sequence[Sequence[int]]) -> dict[str, 
     return env
 
 
-def compile_kernels(regions: Sequence[tuple[Program, Sizes]], targets: Sequence[str]) -> list[Kernel]:
+def compile_kernels(
+    regions: Sequence[tuple[Program, Sizes]], targets: Sequence[str], progress: Callable[[int, int], None] | None = None
+) -> list[Kernel]:
     """A kernel for each program and the sizes it is hardened for, through the cache and on all cores. Needs NVRTC."""
     from graphfuse.jit import compile_many
 
     arch = targets[0] if len(targets) == 1 else None
     generated = [generate_hardened(program, fixed, arch) for program, fixed in regions]
-    compiled = compile_many([source for source, _ in generated], targets)
+    compiled = compile_many([source for source, _ in generated], targets, progress=progress)
     kernels = []
     for (program, _), (source, fixed), cubins in zip(regions, generated, compiled, strict=True):
         if source.inputs != len(program.params) or source.outputs != len(program.results):

@@ -41,6 +41,7 @@ class FusedRegionPlugin:
         self.kernels = kernels
         self._launcher: Launcher | None = None
         self._store: FieldStore | None = None
+        current().plugins.append(self)
 
     # Both of these crash the process when they fail, so they hold nothing that can; a second try is for an interrupt
     # by the keyboard, which Python delivers wherever it happens to be.

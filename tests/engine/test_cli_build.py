@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import shutil
+import subprocess
+import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +20,12 @@ from onnx import helper, numpy_helper
 
 import graphfuse
 from graphfuse.cli import main
+from graphfuse.ir import dtypes
+from graphfuse_plugin.driver import gpu_arch
+from tests import regions
+from tests.conftest import ROOT
 from tests.portable import info, model
+from tests.regions import lone
 
 node = helper.make_node
 
@@ -95,6 +107,64 @@ def test_bad_shapes_and_targets_are_one_line_and_write_nothing(place, case, caps
     assert message in err
     assert err.count("\n") == 1
     assert sorted(Path().iterdir()) == before
+
+
+def build_on_a_terminal(*options: str) -> tuple[int, str]:
+    """Exit code and what a person sees on stderr."""
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (40, 120))
+    command = [sys.executable, "-m", "graphfuse", "build", "f.onnx", "-o", "e.engine", *RTX, *options]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins'}", "TERM": "xterm"}
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=end) as process:
+        os.close(end)
+        seen = b""
+        with suppress(OSError):  # the end of a terminal is an error
+            while part := os.read(terminal, 65536):
+                seen += part
+    os.close(terminal)
+    return process.returncode, seen.decode()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="sizes of terminals came with Python 3.11")
+def test_bars_on_a_terminal_and_silence_in_a_pipe(place, capfd) -> None:
+    code, seen = build_on_a_terminal("--shapes", "x:4x64", "--target", "sm_89")
+    assert code == 0
+    assert "building e.engine" in seen
+    assert "Building engine" in seen
+    capfd.readouterr()
+    assert main(["build", "f.onnx", "-o", "e.engine", *RTX, "--shapes", "x:4x64", "--target", "sm_89"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_the_log_holds_everything_also_of_a_build_that_fails(place, capsys) -> None:
+    good = ["--shapes", "x:4x64", "--target", "sm_89"]
+    assert main(["build", "f.onnx", "-o", "e.engine", *RTX, *good, "--log", "build.log"]) == 0
+    said = Path("build.log").read_text()
+    assert "[VERBOSE] " in said
+    assert "[INFO] " in said
+    assert "VERBOSE" not in capsys.readouterr().out  # that is what --verbose is for
+    made = lone(regions.same(dtypes.F8E4M3), (4, 6), dtypes.F8E4M3.onnx)
+    onnx.save(made, "f8.onnx")
+    assert main(["build", "f8.onnx", "-o", "f8.engine", *RTX, "--target", "sm_80", "--log", "f8.log"]) == 2
+    assert re.search(r"^\[ERROR\] .*fp8_e4m3", Path("f8.log").read_text(), re.M)
+    err = capsys.readouterr().err
+    assert "Cannot compile for target(s) sm80" in err
+    assert "build for other targets" in err
+    assert not Path("f8.engine").exists()
+
+
+def test_the_layers_or_why_they_are_not_told(place) -> None:
+    assert main(["build", "f.onnx", "-o", "e.engine", *RTX, "--shapes", "x:4x64", "--target", "sm_89", "--json", "b.json"]) == 0
+    found = json.loads(Path("b.json").read_text())
+    assert (found["layers"] is None) == bool(found["layers_not_told"])
+    if gpu_arch() is None:
+        assert "needs an NVIDIA GPU" in found["layers_not_told"]
+
+
+def test_tensorrt_for_rtx_has_no_timing_cache(place, capsys) -> None:
+    assert main(["build", "f.onnx", "-o", "e.engine", *RTX, "--shapes", "x:4x64", "--timing-cache", "t.cache"]) == 2
+    assert "TensorRT for RTX has no timing cache" in capsys.readouterr().err
+    assert not Path("t.cache").exists()
 
 
 def test_weights_beside_the_model(place, capsys):

@@ -50,7 +50,9 @@ def test_known_sizes_are_read_and_contradictions_found() -> None:
 
 def test_what_cannot_be_a_plugin_says_why() -> None:
     assert unsupported_io(loads(regions.scale())) is None
-    assert unsupported_io(loads(regions.same(dtypes.U8))) == "input 0 is u8; TensorRT plugins take f32, f16, bf16, f8e4m3, i8, i32, i64, bool"
+    assert (
+        unsupported_io(loads(regions.same(dtypes.U8))) == "input 0 is u8; TensorRT plugins take f32, f16, bf16, f8e4m3, i8, i32, i64, bool"
+    )
     assert "rank 9" in (unsupported_io(loads(regions.scale((1,) * 9))) or "")
 
 

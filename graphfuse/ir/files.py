@@ -1,0 +1,37 @@
+"""Files written in one step: beside their place first, then renamed. A reader sees the old file or the new one, never a part."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from graphfuse.ir.errors import GraphfuseError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file in UTF-8. Raises GraphfuseError when that cannot be."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """As ``write_text``."""
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary is not None:
+            with suppress(OSError):
+                Path(temporary).unlink(missing_ok=True)
+        raise GraphfuseError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
