@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphfuse.ir.dtypes import BOOL, DType
+from graphfuse.ir.dtypes import BOOL, BY_NAME, F32, F64, I32, I64, DType
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """One scalar operation. ``result`` is ``same`` (as the operands), ``bool`` or ``second`` (as operand 1).
+    """One scalar operation. ``result`` is ``same`` (as the operands) or the name of a type; ``only`` is the one type it takes, if so.
 
     ``device`` maps a type kind to the device expression with ``{0}``, ``{1}``... for operands; ``*`` stands for any kind.
     ``cost`` is in float32 additions, roughly: 1 for an add, about 8 for a division, 20 for a transcendental.
@@ -34,17 +34,18 @@ class Scalar:
     result: str = "same"
     cost: int = 1
     discontinuous: bool = False
+    only: str = ""
 
     def result_type(self, types: tuple[DType, ...]) -> DType:
         """The element type of the result. Raises TypeError when the operand types do not fit."""
         if len(types) != self.arity:
             raise TypeError(f"{self.name} takes {self.arity} operands, not {len(types)}")
         own = types[1:] if self.name == "where" else types
-        if len({t.name for t in own}) != 1 or own[0].kind not in self.kinds:
+        if len({t.name for t in own}) != 1 or own[0].kind not in self.kinds or own[0].name != (self.only or own[0].name):
             raise TypeError(f"{self.name} does not take operands of type {', '.join(t.name for t in types)}")
         if self.name == "where" and types[0] is not BOOL:
             raise TypeError("where needs a bool condition")
-        return BOOL if self.result == "bool" else own[0]
+        return BY_NAME.get(self.result, own[0])
 
 
 def _trunc_div(a: Array, b: Array) -> Array:
@@ -94,6 +95,11 @@ def _shift(left: bool) -> Callable[[Array, Array], Array]:
         return np.where(b >= bits, 0, moved).astype(a.dtype)
 
     return apply
+
+
+def _bits(name: str, device: str, only: DType, result: DType) -> Scalar:
+    """The same bits as another type."""
+    return Scalar(name, 1, lambda a: a.view(result.numpy), {"*": f"{device}({{0}})"}, result=result.name, only=only.name)
 
 
 def _call(name: str, arity: int) -> dict[str, str]:
@@ -162,6 +168,9 @@ ROWS: tuple[Scalar, ...] = (
     Scalar("bitnot", 1, np.invert, {"*": "(~{0})"}, "iu"),
     Scalar("shl", 2, _shift(True), _call("shl", 2), "u"),
     Scalar("shr", 2, _shift(False), _call("shr", 2), "u"),
+    # bits of floats
+    _bits("bits32", "__float_as_int", F32, I32), _bits("float32", "__int_as_float", I32, F32),
+    _bits("bits64", "__double_as_longlong", F64, I64), _bits("float64", "__longlong_as_double", I64, F64),
     # selection: never a weighted sum, so the branch not taken cannot leak NaN
     Scalar("where", 3, np.where, {"*": "({0} ? {1} : {2})"}),
 )  # fmt: skip

@@ -39,7 +39,7 @@ _SMALL_ELSEWHERE = frozenset({
     "Gather", "GatherElements", "GatherND", "GroupNormalization", "Hardmax", "Hardswish", "InstanceNormalization",
     "LayerNormalization", "LogSoftmax", "LpNormalization", "LRN", "MeanVarianceNormalization", "OneHot", "RMSNormalization",
     "ReverseSequence", "Scatter", "ScatterElements", "ScatterND", "Softmax", "SpaceToDepth", "Split", "TensorScatter", "Tile", "Trilu",
-    "Range", "ConstantOfShape", "Shrink", "ThresholdedRelu", "RotaryEmbedding", "BitCast", "Swish", "Mod", "BitShift", "Expand",
+    "Range", "ConstantOfShape", "Shrink", "ThresholdedRelu", "RotaryEmbedding", "Swish", "Mod", "BitShift", "Expand",
 })  # fmt: skip
 _REFUSALS: Memo[tuple[str, str] | None] = Memo()
 _SOFT = frozenset({"unbound-size"})  # may be fine once other nodes bring the size in

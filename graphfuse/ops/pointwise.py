@@ -11,7 +11,7 @@ import numpy as np
 
 from graphfuse.ir import dtypes
 from graphfuse.ir.builder import Val
-from graphfuse.ir.dtypes import BOOL, F32, F64, FLOAT8, U8, U16, U32, U64, DType
+from graphfuse.ir.dtypes import BOOL, F32, F64, FLOAT8, I32, I64, U8, U16, U32, U64, DType
 from graphfuse.ir.errors import Refused
 from graphfuse.ops.call import OpCall, normal_axis
 from graphfuse.ops.table import Lowering, op, register
@@ -203,6 +203,25 @@ def _old_type_name(call: OpCall) -> DType:
 @op("CastLike", kind="pointwise")
 def _cast_like(call: OpCall) -> Val:
     return converted(call, call.arg(0), call.arg(1).dtype)
+
+
+_BITS = {F32: "bits32", F64: "bits64"}
+_FROM_BITS = {F32: ("float32", I32), F64: ("float64", I64)}
+
+
+@op("BitCast", kind="pointwise")
+def _bit_cast(call: OpCall) -> Val:
+    """Of types that are computed in as they are; a small float is held in float32, where a NaN has other bits."""
+    x, dtype = call.arg(0), call.dtype("to")
+    if x.dtype.size != dtype.size or x.dtype.is_small_float or dtype.is_small_float or (dtype is BOOL and x.dtype is not BOOL):
+        raise Refused("dtype", f"the bits of {x.dtype} are not kept as {dtype}")
+    if x.dtype is dtype:
+        return x
+    whole = call.b.map(_BITS[x.dtype], x) if x.dtype.is_float else x
+    if not dtype.is_float:
+        return call.b.cast(whole, dtype)  # between integers of one size a cast keeps all bits
+    name, bits = _FROM_BITS[dtype]
+    return call.b.map(name, call.b.cast(whole, bits))
 
 
 @op("Identity", kind="pointwise")

@@ -148,6 +148,10 @@ CAST += [
     row("Dropout", E32, outputs=2),
     row("Dropout", E32, opset=7),
 ]
+BITS = [(E32, I32), (E32, np.uint32), (E32.astype(F64), I64), (E32.astype(F64), np.uint64), (ints(6), F64), (ints(6, dtype=I32), F32)]
+BITS += [(ints(6, dtype=np.uint64, low=0), I64), (np.array([200, 3], U8), I8), (np.array([-1, 3], np.int16), np.uint16), (bools(4), U8)]
+NO_BITS = "ONNX Runtime has no BitCast"
+CAST += [spec("BitCast", x, opset=26, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(t)), why=NO_BITS) for x, t in BITS]
 CAST += [row("Dropout", E32, np.array(0.5, F32), np.array(False), outputs=2, opset=13), row("Dropout", E32, opset=10)]
 
 PLAIN = "Relu LeakyRelu Elu Selu Celu Sigmoid HardSigmoid HardSwish Mish Softplus Softsign ThresholdedRelu Shrink".split()
