@@ -115,6 +115,20 @@ class Facts:
         attrs = {name: attribute(attr) for name, attr in node.attributes.items() if not attr.is_ref()}
         return OpCall(builder, args, attrs, self.opset(node), len(node.outputs), values)
 
+    def arguments(self, node: ir.Node, builder: Builder) -> list[Val | None] | None:
+        """A parameter of ``builder`` for each data input, as ``call`` wants them; None where a type or shape is not known."""
+        entry = table.lookup(node.domain, node.op_type)
+        args: list[Val | None] = []
+        for index, value in enumerate(node.inputs):
+            dtype, shape = (None, None) if value is None else (self.dtype(value), self._shapes.get(value))
+            if value is None or (entry and index in entry.known):
+                args.append(None)
+            elif dtype is None or shape is None:
+                return None
+            else:
+                args.append(builder.param(dtype, shape))
+        return args
+
     def structure(self, node: ir.Node) -> Hashable | None:
         """What tells the node from others but for names (see ``structure``); None if that cannot be compared.
 
@@ -276,15 +290,9 @@ class Facts:
 
     def _lowered(self, node: ir.Node, entry: table.Entry) -> list[tuple[DType, Shape]] | None:
         builder = Builder()
-        args: list[Val | None] = []
-        for index, value in enumerate(node.inputs):
-            dtype, shape = (None, None) if value is None else (self.dtype(value), self._shapes.get(value))
-            if value is None or index in entry.known:
-                args.append(None)
-            elif dtype is None or shape is None:
-                return None
-            else:
-                args.append(builder.param(dtype, shape))
+        args = self.arguments(node, builder)
+        if args is None:
+            return None
         try:
             return [(v.dtype, v.shape) for v in entry.lower(self.call(node, builder, args))]
         except GraphfuseError:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from graphfuse.graph.bodies import nested
 from graphfuse.graph.evaluate import Evaluation, can_hold
 from graphfuse.graph.facts import RANDOM, Facts, constant_tensor
+from graphfuse.graph.undecided import undecided
 
 LIMIT_BYTES = 1 << 20
 GROWTH = 4
@@ -43,7 +44,7 @@ def fold_constants(model: ir.Model, limit_bytes: int = LIMIT_BYTES) -> int:
 def _fold_once(model: ir.Model, limit_bytes: int) -> bool:
     """One round; sizes that depend on computed values (NonZero) are known only in the next."""
     facts = Facts(model)
-    known = _known_values(model, facts)
+    known = _known_values(model, facts, limit_bytes)
     nodes = _computable(model, facts, known, limit_bytes)
     going = {*nodes, *(n for n in model.graph.all_nodes() if all(v in known for v in n.outputs))}
     results = Evaluation(model, nodes, known).run([v for n in nodes for v in n.outputs if v not in known and _is_needed(v, going)])
@@ -55,10 +56,14 @@ def _fold_once(model: ir.Model, limit_bytes: int) -> bool:
     return any(v not in known for v in results)
 
 
-def _known_values(model: ir.Model, facts: Facts) -> dict[ir.Value, np.ndarray]:
-    """Results of nodes that the facts tell without any run-time size."""
-    found = {}
+def _known_values(model: ir.Model, facts: Facts, limit_bytes: int) -> dict[ir.Value, np.ndarray]:
+    """Results of nodes that the facts tell without any run-time size, and those that no input decides."""
+    found: dict[ir.Value, np.ndarray] = {}
     for node in model.graph.all_nodes():
+        results = undecided(node, facts, limit_bytes)
+        if results is not None:
+            found.update(zip(node.outputs, results, strict=False))
+            continue
         for value in node.outputs:
             array = facts.value(value)
             if array is not None and array.dtype != object and constant_tensor(value) is None:

@@ -197,3 +197,38 @@ def test_old_opsets_with_axes_in_attributes(opset: int) -> None:
     weights = {"one": np.array([1]), "three": np.array([3]), "zero": np.array([0])}
     model = model_of(nodes, [info("x", F, ("n", 2, 2))], [info("y", F, ("n", 2, 2))], weights, opset)
     assert op_types(folded(model, {"x": np.ones((3, 2, 2), np.float32)})) == ["Mul"]
+
+
+# --- what no input decides
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "shape", "wanted"),
+    [
+        ("ReduceMax", {"axes": [1]}, (2, 0, 3), np.full((2, 1, 3), -np.inf, np.float32)),
+        ("ReduceSum", {"keepdims": 0}, (2, 0), np.float32(0)),
+        ("EyeLike", {"k": 1}, (2, 3), np.eye(2, 3, 1, dtype=np.float32)),
+        ("Neg", {}, (3, 0), np.zeros((3, 0), np.float32)),
+    ],
+)
+def test_a_result_that_no_input_decides_is_a_constant(
+    op: str, attrs: dict[str, object], shape: tuple[int, ...], wanted: np.ndarray
+) -> None:
+    model = model_of([node(op, ["x"], ["y"], **attrs)], [info("x", F, shape)], [info("y", F, wanted.shape)], opset=12)
+    after = folded(model)
+    assert op_types(after) == ["Constant"]
+    np.testing.assert_array_equal(numpy_helper.to_array(after.graph.node[0].attribute[0].t), wanted)
+
+
+def test_a_slice_of_nothing_is_a_constant_and_one_of_a_run_time_size_is_not() -> None:
+    nodes = [node("Slice", ["x", "far", "far"], ["z"]), node("Concat", ["z", "x"], ["y"], axis=0)]
+    given = {"far": np.array([1000])}
+    for size, wanted in ((3, ["Concat"]), ("n", ["Slice", "Concat"])):
+        model = model_of(nodes, [info("x", F, (size, 2))], [info("y", F, (size, 2))], given)
+        assert op_types(folded(model, {"x": np.ones((3, 2), np.float32)})) == wanted
+
+
+def test_a_large_result_that_no_input_decides_stays() -> None:
+    model = model_of([node("EyeLike", ["x"], ["e"]), node("Add", ["e", "x"], ["y"])], [info("x", F, (40, 40))], [info("y", F, (40, 40))])
+    assert op_types(folded(model, limit_bytes=1000)) == ["EyeLike", "Add"]
+    assert op_types(folded(model)) == ["Add"]
