@@ -96,7 +96,7 @@ def _values(model: onnx_ir.Model) -> Iterator[onnx_ir.Value]:
 def _places(model: onnx_ir.Model, name: str) -> Iterator[Lowered]:
     """The programs of a pattern's matches, or of what its rewrites made, in a model that this may change."""
     patterns: Sequence[Pattern] = all_patterns()
-    facts, repairs = normalise(model, patterns)
+    facts, repairs, _ = normalise(model, patterns)
     flow = Flow(model.graph)
     recognised = recognise(flow.nodes, facts, patterns)
     legality = Legality(flow, facts)

@@ -16,6 +16,7 @@ from graphfuse.match.flow import Flow, node_ids
 from graphfuse.match.grow import Region
 from graphfuse.match.legal import Legality
 from graphfuse.match.normalise import normalise
+from graphfuse.match.open_functions import NAME as FUNCTION_BODY
 from graphfuse.match.planfile import VERSION, Plan, PlannedRegion, Refusal, fingerprint
 from graphfuse.match.policy import Context, Policy
 from graphfuse.match.portable import Call, fuse
@@ -93,7 +94,8 @@ def prepare(
     known = all_patterns(patterns)
     skipped = {skip} if isinstance(skip, str) else set(skip)
     in_force = tuple(p for p in known if p.name not in skipped)
-    facts, repairs = normalise(own, () if exact_rounding else in_force)
+    normal = normalise(own, () if exact_rounding else in_force, functions=not exact_rounding and FUNCTION_BODY not in skipped)
+    facts = normal.facts
     flow = Flow(own.graph)
     legality = Legality(flow, facts, exact_rounding=exact_rounding)
     context = Context(flow, facts, classify(flow, facts), legality, dict(sizes or {}))
@@ -103,8 +105,8 @@ def prepare(
         nodes_before=nodes_before,
         fingerprint=fingerprint(own.graph, flow),
         patterns=in_force,
-        pattern_names=tuple(p.name for p in known),
-        repaired=Counter(r.pattern.name for r in repairs),
+        pattern_names=(*(p.name for p in known), FUNCTION_BODY),
+        repaired=Counter(r.pattern.name for r in normal.repairs) + Counter({FUNCTION_BODY: normal.opened}),
         recognised=recognise(flow.nodes, facts, in_force),
     )
 

@@ -27,7 +27,9 @@ from graphfuse.ops.table import register
 _NOT_SMALL = frozenset({
     "Attention", "AffineGrid", "Bernoulli", "CausalConvWithState", "FlexAttention", "LinearAttention", "SequenceMap",
 })  # fmt: skip
-_KNOWN = {"CenterCropPad": (1,)}  # inputs that a body turns into sizes
+# inputs that a body turns into sizes
+_KNOWN = {"CenterCropPad": (1,), "BlackmanWindow": (0,), "HammingWindow": (0,), "HannWindow": (0,)}
+_BY_BODY: set[table.Lowering] = set()
 MAX_TABLE = 64  # elements of a constant that a body may hold as data: each is a case of its own in a kernel
 
 
@@ -52,6 +54,11 @@ def by_body(op_type: str) -> Callable[[OpCall], list[Val]]:
         return results[: max(1, call.n_outputs)]
 
     return lower
+
+
+def is_by_body(entry: table.Entry | None) -> bool:
+    """Whether an op is known by its function body alone."""
+    return entry is not None and entry.rule in _BY_BODY
 
 
 def _item(call: OpCall, index: int) -> _Item:
@@ -237,4 +244,6 @@ def enter_functions() -> None:
     for schema in schemas:
         has_body = schema.has_function or schema.has_context_dependent_function
         if has_body and schema.domain == "" and schema.name not in _NOT_SMALL and table.is_new(schema.name):
-            register(schema.name, "pointwise", by_body(schema.name), known=_KNOWN.get(schema.name, ()))
+            rule = by_body(schema.name)
+            _BY_BODY.add(rule)
+            register(schema.name, "pointwise", rule, known=_KNOWN.get(schema.name, ()))
