@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphfuse.cli.common import FusedArgument, JsonOption, check_outputs, progress, show, write_json
+from graphfuse.cli.common import JsonOption, check_outputs, progress, show, write_json
 from graphfuse.ir.errors import GraphfuseError
+from graphfuse.ir.files import read_bytes
+
+if TYPE_CHECKING:
+    from graphfuse.engine.ahead import Warmed
 
 
 def register(app: typer.Typer) -> None:
@@ -21,13 +27,15 @@ def register(app: typer.Typer) -> None:
 
 
 def warm(
-    fused: FusedArgument,
+    source: Annotated[
+        Path, typer.Argument(metavar="FUSED|ENGINE", help="A model that `graphfuse rewrite` wrote, or an engine.", show_default=False)
+    ],
     shapes: Annotated[
         list[str] | None,
         typer.Option(
             "--shapes",
             metavar="NAME:MIN,OPT,MAX",
-            help="Sizes of a dynamic input, as for build; repeat for other inputs and profiles.",
+            help="Sizes of a dynamic input of FUSED, as for build; repeat for other inputs and profiles.",
             show_default=False,
         ),
     ] = None,
@@ -39,17 +47,13 @@ def warm(
     ] = None,
     json_file: JsonOption = None,
 ) -> int:
-    """Compile the kernels of a fused model into the cache, so that building an engine with these shapes compiles none."""
-    from graphfuse.engine import parse_profiles
-    from graphfuse.engine.ahead import warm as compile_ahead
-    from graphfuse.graph.load import load_model
+    """Compile kernels into the cache: those that a build of FUSED with these shapes, or a load of ENGINE on this GPU, asks for."""
     from graphfuse.report.render import plural
 
-    check_outputs([json_file], [fused])
-    profiles = parse_profiles(shapes) if shapes else []
+    check_outputs([json_file], [source])
     began = time.perf_counter()
-    with progress(f"compiling the kernels of {fused.name}"):
-        done = compile_ahead(load_model(fused), profiles, target or ())
+    with progress(f"compiling the kernels of {source.name}"):
+        done = _warmed(source, shapes or [], target or ())
     seconds = time.perf_counter() - began
     write_json(json_file, {"regions": done.regions, "kernels": done.kernels, "compiled": done.compiled, "seconds": round(seconds, 3)})
     show(
@@ -57,6 +61,20 @@ def warm(
         f"{done.kernels - done.compiled} there already"
     )
     return 0
+
+
+def _warmed(source: Path, shapes: Sequence[str], targets: Sequence[str]) -> Warmed:
+    from graphfuse.engine import parse_profiles
+    from graphfuse.engine.ahead import warm as compile_ahead
+    from graphfuse.engine.contents import holds_kernels, warm_engine
+    from graphfuse.graph.load import load_model
+
+    plan = b"" if source.suffix == ".onnx" else read_bytes(source)
+    if not holds_kernels(plan):
+        return compile_ahead(load_model(source), parse_profiles(shapes) if shapes else [], targets)
+    if shapes:
+        raise GraphfuseError("an engine knows the sizes that it was built for; leave --shapes out")
+    return warm_engine(plan, targets)
 
 
 def ls(

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphfuse.engine.flavour import Capture, Flavour
 from graphfuse.ir.errors import GraphfuseError
-from graphfuse.ir.files import write_bytes
+from graphfuse.ir.files import read_bytes, write_bytes
 
 MAX_BYTES = 1 << 30
 
@@ -44,8 +44,6 @@ def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise GraphfuseError(f"{path}: is no timing cache, it is too large; name another file")
-        return path.read_bytes()
     except FileNotFoundError:
         return b""
-    except OSError as error:
-        raise GraphfuseError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return read_bytes(path)

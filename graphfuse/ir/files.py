@@ -1,4 +1,4 @@
-"""Files written in one step: beside their place first, then renamed. A reader sees the old file or the new one, never a part."""
+"""Files read, and written in one step: beside their place first, then renamed. A reader sees the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def write_bytes(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 Path(temporary).unlink(missing_ok=True)
         raise GraphfuseError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """All of a file. Raises GraphfuseError when that cannot be."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise GraphfuseError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _umask() -> int:

@@ -69,6 +69,43 @@ def test_a_build_finds_what_was_made(place, monkeypatch) -> None:
     assert len(engine.plugin_layers) == 2
 
 
+@pytest.mark.skipif(rtx_absence() is not None, reason=rtx_absence() or "")
+def test_warming_an_engine_for_another_gpu(place, monkeypatch, capsys) -> None:
+    """What loading it there asks for; what it holds already is left alone."""
+    from graphfuse.engine.contents import regions_in
+    from graphfuse.jit import nvrtc
+    from graphfuse_plugin.kernels import adapt
+
+    shapes = ["--shapes", "x:1x8,4x8,8x8", "--shapes", "z:2x4,3x4,4x4"]
+    assert main(["build", "f.onnx", "-o", "e.engine", "--flavour", "tensorrt_rtx", *TARGET, *shapes]) == 0
+
+    def warm_engine(*targets: str) -> dict[str, int]:
+        assert main(["cache", "warm", "e.engine", *(w for t in targets for w in ("--target", t)), "--json", "w.json"]) == 0
+        found: dict[str, int] = json.loads(Path("w.json").read_text())
+        return found
+
+    assert warm_engine("sm_89")["compiled"] == 0
+    found = warm_engine("sm_90", "sm_89")
+    assert (found["regions"], found["kernels"], found["compiled"]) == (2, 8, 4)
+    assert warm_engine("sm_90")["compiled"] == 0
+    monkeypatch.setattr(nvrtc, "compile_image", lambda *a, **k: pytest.fail("the load compiled a kernel"))
+    for region, kernels in regions_in(Path("e.engine").read_bytes()):
+        for kernel in kernels:
+            assert adapt(region, kernel, "sm_90")[1].startswith(b"\x7fELF")
+    capsys.readouterr()
+    assert main(["cache", "warm", "e.engine", *shapes]) == 2
+    assert "leave --shapes out" in capsys.readouterr().err
+
+
+def test_what_is_neither_a_model_nor_an_engine(place, capsys) -> None:
+    Path("plain.engine").write_bytes(b"ftrt" + bytes(64))
+    for name in ("plain.engine", "absent.engine", "absent.onnx"):
+        assert main(["cache", "warm", name]) == 2
+        err = capsys.readouterr().err
+        assert name in err
+        assert err.count("\n") == 1
+
+
 def test_ls_and_clear(place, capsys) -> None:
     warm()
     cache = Cache(place / "cache")
