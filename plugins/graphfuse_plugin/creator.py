@@ -7,7 +7,7 @@ from typing import Any
 
 from graphfuse.ir.errors import ProgramError
 from graphfuse_plugin import fields
-from graphfuse_plugin.guard import guarded_or, returns
+from graphfuse_plugin.guard import current, guarded_or, returns
 from graphfuse_plugin.plugin import NAME, NAMESPACE, VERSION, make_plugin_class
 from graphfuse_plugin.region import Region
 
@@ -31,7 +31,7 @@ class FusedRegionCreator:
         parts = fields.read(field_collection)
         spec = fields.text(parts, fields.SPEC)
         if phase != self.trt.TensorRTPhase.RUNTIME:
-            return make_plugin_class(self.trt)(Region.parse(spec))
+            return make_plugin_class(self.trt)(current().share(("region", spec), lambda: Region.parse(spec)))
         if fields.KERNELS not in parts:
             raise ProgramError("this engine was built without its kernels: the build reported an error; build it again")
         return make_plugin_class(self.trt)(*fields.unpack(spec, parts[fields.KERNELS]))

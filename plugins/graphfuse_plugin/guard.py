@@ -16,13 +16,14 @@ import functools
 import os
 import threading
 import traceback
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class CallbackFailed(RuntimeError):
@@ -41,13 +42,14 @@ class Failure:
 class Build:
     """One engine build: the architectures to compile for (None: the machine's own default) and what went wrong.
 
-    ``kept`` holds what TensorRT points into, so that it outlives the plugins that made it; ``plugins`` those themselves;
-    ``compiled`` what equal regions share.
+    ``shared`` holds what equal regions have in common, what TensorRT points into among it, so that it outlives the plugins
+    (only the latest ``limit`` where nobody says when the build ends); ``plugins`` those themselves; ``compiled`` the kernels.
     """
 
     targets: tuple[str, ...] | None = None
     failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=32))
-    kept: deque[object] = field(default_factory=deque)
+    shared: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
+    limit: int | None = None
     plugins: deque[object] = field(default_factory=deque)
     compiled: dict[Any, Any] = field(default_factory=dict)
 
@@ -58,13 +60,22 @@ class Build:
             self.failures.clear()
             raise first
 
+    def share(self, key: Any, make: Callable[[], T]) -> T:
+        """What ``make`` returned for this key the first time."""
+        found: T | None = self.shared.get(key)
+        if found is None:
+            found = self.shared[key] = make()
+            if self.limit is not None and len(self.shared) > self.limit:
+                self.shared.popitem(last=False)
+        return found
+
     def abandon(self) -> None:
         """Keep the plugins for good: of a build that is stopped halfway TensorRT gives some of them back once too often."""
         while self.plugins:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.plugins.popleft()))
 
 
-_AMBIENT = Build(kept=deque(maxlen=64), plugins=deque(maxlen=0))  # for builds that others drive, and for engines at run time
+_AMBIENT = Build(limit=64, plugins=deque(maxlen=0))  # for builds that others drive, and for engines at run time
 _active: list[tuple[int, Build]] = []
 _LOCK = threading.Lock()
 

@@ -101,10 +101,14 @@ class FusedRegionPlugin:
     @returns(lambda self, value: isinstance(value, self.trt.PluginFieldCollection) and len(value) > 0, "fields")
     def get_fields_to_serialize(self) -> Any:
         if self._store is None:
-            parts = {fields.SPEC: self.region.spec.encode("ascii"), fields.KERNELS: fields.pack(self.region, self.kernels)}
-            self._store = FieldStore(self.trt, parts)
-            current().kept.append(self._store)
+            key = "fields", self.trt, self.region.spec, *map(id, self.kernels)
+            # the kernels stay with their fields, so that none gets the number of one that is gone
+            _, self._store = current().share(key, lambda: (self.kernels, self._fields()))
         return self._store.collection
+
+    def _fields(self) -> FieldStore:
+        parts = {fields.SPEC: self.region.spec.encode("ascii"), fields.KERNELS: fields.pack(self.region, self.kernels)}
+        return FieldStore(self.trt, parts)
 
     # --- run
 

@@ -168,6 +168,29 @@ def test_fields_outlive_the_plugin_during_a_build(trt, host) -> None:
         assert [v.tobytes() for v in views] == before
 
 
+def test_equal_regions_of_a_build_share_what_is_written(trt, host) -> None:
+    """A thousand layers of ten kinds take the memory of ten."""
+    networks = [Network(trt, spec) for spec in (regions.scale(), regions.pair((4, 8)))]
+    desc = stand_in_trt.DynamicPluginTensorDesc(stand_in_trt.PluginTensorDesc((4, 8)))
+    vector = stand_in_trt.DynamicPluginTensorDesc(stand_in_trt.PluginTensorDesc((8,)))
+    with graphfuse_plugin.building(["sm_80"]):
+        found = []
+        for network, inputs in zip(networks, ([desc], [desc, vector]), strict=True):
+            plugins = [network.parse().clone() for _ in range(20)]
+            assert len({id(p.region) for p in plugins}) == 1
+            for plugin in plugins:
+                plugin.configure_plugin(inputs, [])
+            found.append({id(p.get_fields_to_serialize()) for p in plugins})
+        assert [len(ids) for ids in found] == [1, 1]
+        assert found[0] != found[1]
+        (first,) = (p for p in plugins[:1])
+        first.configure_plugin([stand_in_trt.DynamicPluginTensorDesc(stand_in_trt.PluginTensorDesc((4, 8))), vector], [])
+        assert id(first.get_fields_to_serialize()) in found[1]
+        general = networks[0].parse().clone()
+        general.configure_plugin([stand_in_trt.DynamicPluginTensorDesc(stand_in_trt.PluginTensorDesc((-1, 8)), (1, 8), (3, 8), (9, 8))], [])
+        assert id(general.get_fields_to_serialize()) not in found[0]  # other kernels
+
+
 def test_nothing_is_compiled_once_an_engine_is_loaded(trt, host, monkeypatch) -> None:
     network = Network(trt, regions.scale())
     fields = network.build([((1, 8), (4, 8), (8, 8))], ["sm_80"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -105,6 +106,38 @@ def test_what_is_decided_for_shapes_is_bounded(trt, host) -> None:
         context.set_shapes([(rows, 8)])
     assert len(context.plugin.launcher._prepared) == launch.MAX_PREPARED
     check(network, context, 1)
+
+
+def test_shapes_in_turns_leave_memory_as_it_is(trt, counter) -> None:
+    """Report R72: two shapes 2,000 times, and then a new shape every time; a context and all it made goes when it goes."""
+    contexts = [opened(trt, regions.scale(), [((1, 8), (4, 8), (4096, 8))])[1]]
+
+    def work(rows: int) -> None:
+        contexts[0].set_shapes([(rows, 8)])
+        contexts[0].enqueue([4096], [8192], 5)
+
+    def traced() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    for step in range(100):
+        work(step % 2 + 7)
+    tracemalloc.start()
+    try:
+        before = traced()
+        for step in range(2000):
+            work(step % 2 + 7)
+        assert traced() - before < 2048
+        for rows in range(1, 2 * launch.MAX_PREPARED):
+            work(rows)
+        full = traced()
+        for rows in range(100, 1000):
+            work(rows)
+        assert traced() - full < 4096
+        contexts.clear()
+        assert traced() - before < 2048
+    finally:
+        tracemalloc.stop()
 
 
 def test_without_being_asked_nothing_is_compiled_after_loading(trt, host, monkeypatch) -> None:
