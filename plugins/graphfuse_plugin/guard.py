@@ -134,10 +134,15 @@ def guarded(method: F) -> F:
         try:
             return method(*args)
         except BaseException as error:
-            record(method.__name__, error)
-            raise CallbackFailed(f"{type(error).__name__}: {error}") from None
+            raise failed(method.__name__, error) from None
 
     return cast(F, call)
+
+
+def failed(callback: str, error: BaseException) -> CallbackFailed:
+    """What TensorRT is to be told of an exception, which is stored."""
+    record(callback, error)
+    return CallbackFailed(f"{type(error).__name__}: {error}")
 
 
 def guarded_or(harmless: Callable[..., Any]) -> Callable[[F], F]:

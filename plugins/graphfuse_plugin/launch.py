@@ -1,17 +1,17 @@
 """Launching a region's kernels from one execution context.
 
-Everything that depends on shapes is decided in ``prepare``, everything that depends on addresses when they change. What is
-left for a launch is to see that they have not, and one driver call: no allocation on the device, no compilation, no
+Everything that depends on shapes is decided in ``prepare``, everything that depends on addresses when they first come. What
+is left for a launch is to look up what was decided, and one driver call: no allocation on the device, no compilation, no
 synchronisation, so it may be captured into a CUDA graph.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from graphfuse.ir.errors import GraphfuseError, ShapeError
@@ -23,49 +23,68 @@ from graphfuse_plugin.region import Region
 
 MAX_BLOCKS = (1 << 31) - 1
 MAX_PREPARED = 64  # sets of shapes whose decisions are kept, for each context
+MAX_BOUND = 8  # sets of addresses whose launches are kept, for each of them
 MAX_LOADED = 64  # kernels hardened at run time that one context keeps at hand
 
 Shapes = tuple[tuple[int, ...], ...]
+Pointers = tuple[int, ...]  # addresses of the inputs, then of the outputs
 
 
 class Arguments:
     """The block of kernel arguments: pointers, then sizes, and the array of addresses that the driver wants.
 
-    The driver copies the block when it is told to launch, so the next launch may write it again.
+    The driver copies the block when it is told to launch, so it may be written again at any time.
     """
 
     def __init__(self, pointers: int, sizes: Sequence[int]) -> None:
-        self.values = (ctypes.c_longlong * (pointers + len(sizes)))(*([0] * pointers), *sizes)
-        start, step = ctypes.addressof(self.values), ctypes.sizeof(ctypes.c_longlong)
-        self.array = (ctypes.c_void_p * len(self.values))(*(start + step * i for i in range(len(self.values))))
-        self.address = ctypes.addressof(self.array)
-        self._pack = struct.Struct(f"={pointers}Q").pack_into
+        self._count = pointers
+        self._values = (ctypes.c_longlong * (pointers + len(sizes)))(*([0] * pointers), *sizes)
+        start, step = ctypes.addressof(self._values), ctypes.sizeof(ctypes.c_longlong)
+        self._array = (ctypes.c_void_p * len(self._values))(*(start + step * i for i in range(len(self._values))))
+        self.address = ctypes.addressof(self._array)
 
-    def write(self, pointers: Sequence[int]) -> None:
+    def write(self, pointers: Pointers) -> None:
         """Set the pointers."""
-        self._pack(self.values, 0, *pointers)
+        self._values[: self._count] = list(pointers)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One variant with its launch for the shapes at hand; ``mask`` is the alignment of its most demanding pointer - 1."""
+    """A variant whose sizes fit the shapes at hand: its alignments, and what makes its launch from a block of arguments."""
 
-    launch: Launch
     align: tuple[int, ...]
-    mask: int
+    launch_from: Callable[[int], Launch]
 
 
-@dataclass(frozen=True)
 class Prepared:
     """What was decided for one set of shapes: the entries whose sizes fit, from the most to the least demanding.
 
-    ``exact`` says that the kernel is hardened for just these shapes; ``kernel`` is kept for those who want to know.
+    ``exact`` says that the kernel is hardened for just these shapes; ``kernel`` is kept for those who want to know. ``bound``
+    holds the launch for each of the sets of addresses that came last, so that a server with a few sets of buffers only looks
+    them up; when there are too many, the oldest one's block is written again.
     """
 
-    kernel: Kernel
-    entries: tuple[Entry, ...]
-    arguments: Arguments
-    exact: bool
+    def __init__(self, kernel: Kernel, entries: tuple[Entry, ...], pointers: int, sizes: Sequence[int], exact: bool) -> None:
+        self.kernel, self.exact = kernel, exact
+        self.bound: dict[Pointers, Launch] = {}
+        self._entries, self._pointers, self._sizes = entries, pointers, sizes
+        self._blocks: deque[tuple[Pointers, Arguments, list[Launch]]] = deque()  # with a launch for each entry; oldest first
+
+    def bind(self, pointers: Pointers) -> Launch:
+        """The launch on these addresses. Raises GraphfuseError when their number or their alignment does not fit."""
+        if len(pointers) != self._pointers:
+            raise GraphfuseError(f"a fused region of {self._pointers} inputs and outputs was run with {len(pointers)}")
+        which = _choose(self._entries, pointers)
+        if len(self._blocks) < MAX_BOUND:
+            arguments = Arguments(self._pointers, self._sizes)
+            launches = [entry.launch_from(arguments.address) for entry in self._entries]
+        else:
+            before, arguments, launches = self._blocks.popleft()
+            del self.bound[before]
+        arguments.write(pointers)
+        self._blocks.append((pointers, arguments, launches))
+        self.bound[pointers] = launches[which]
+        return launches[which]
 
 
 class Launcher:
@@ -79,7 +98,7 @@ class Launcher:
         self._prepared: OrderedDict[Shapes, Prepared] = OrderedDict()
         self._loaded: dict[int, tuple[Kernel, tuple[Any, ...]]] = {}
         self._hardened: OrderedDict[tuple[tuple[str, int], ...], tuple[Kernel, tuple[Any, ...]]] = OrderedDict()
-        self._forget_addresses()
+        self._bound: dict[Pointers, Launch] = {}
 
     def load(self) -> None:
         """Load every kernel into the current CUDA context. Raises GraphfuseError where none fits its device."""
@@ -100,8 +119,7 @@ class Launcher:
 
         Raises ShapeError when no kernel serves them or the grid does not fit; launches are refused until it is called again.
         """
-        self.current = None
-        self._forget_addresses()
+        self.current, self._bound = None, {}
         key = tuple(tuple(s) for s in shapes)
         known = self._prepared.get(key)
         if known is None or (not known.exact and variants.active() is not None):
@@ -110,24 +128,23 @@ class Launcher:
             if len(self._prepared) > MAX_PREPARED:
                 self._prepared.popitem(last=False)
         self._prepared.move_to_end(key)
-        self.current = known
+        self.current, self._bound = known, known.bound
 
     def _decide(self, shapes: Shapes) -> Prepared:
         env = self.region.interface.bind(shapes)
         kernel, functions = self._pick(env)
-        arguments = Arguments(self._count, [env[name] for name in kernel.symbols])
         launcher = driver.device().launcher
         entries = []
         for variant, function in zip(kernel.variants, functions, strict=True):
             if variant.fits([0] * self._count, env):  # its sizes fit; addresses are looked at when they come
                 blocks = _blocks(variant.blocks(env))
-                launch = launcher(function, blocks, variant.block, arguments.address) if blocks else _nothing
-                entries.append(Entry(launch, variant.align, max(variant.align, default=1) - 1))
+                entries.append(Entry(variant.align, partial(launcher, function, blocks, variant.block) if blocks else lambda _: _nothing))
         if not entries:
             raise ShapeError(
                 f"inputs of {_text(shapes)} are too large for the kernels of this engine; build it with shapes that cover them"
             )
-        return Prepared(kernel, tuple(entries), arguments, kernel.fixed.keys() >= env.keys())
+        sizes = [env[name] for name in kernel.symbols]
+        return Prepared(kernel, tuple(entries), self._count, sizes, kernel.fixed.keys() >= env.keys())
 
     def _pick(self, env: Mapping[str, int]) -> tuple[Kernel, tuple[Any, ...]]:
         """The most particular kernel that serves these sizes; kernels stand in that order."""
@@ -164,36 +181,24 @@ class Launcher:
 
     # --- addresses
 
-    def _forget_addresses(self) -> None:
-        self._inputs: list[int] | None = None
-        self._outputs: list[int] | None = None
-        self._launch: Launch = _nothing
-
     def launch(self, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
         """Enqueue the region on ``stream``. Raises GraphfuseError when it was not prepared or the driver refuses."""
-        if inputs != self._inputs or outputs != self._outputs:
-            self._bind(inputs, outputs)
-        self._launch(stream)
-
-    def _bind(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Write the addresses into the arguments and choose the variant by their alignment."""
-        self._forget_addresses()
-        pointers = [*inputs, *outputs]
-        if self.current is None or len(pointers) != self._count:
-            raise GraphfuseError("a fused region was run without being told its shapes")
-        self._launch = _choose(self.current.entries, pointers)
-        self.current.arguments.write(pointers)
-        self._inputs, self._outputs = list(inputs), list(outputs)  # copies: a caller may write into its own
+        launch = self._bound.get((*inputs, *outputs))
+        if launch is None:
+            if self.current is None:
+                raise GraphfuseError("a fused region was run without being told its shapes")
+            launch = self.current.bind((*inputs, *outputs))
+        launch(stream)
 
 
-def _choose(entries: tuple[Entry, ...], pointers: list[int]) -> Launch:
-    """The first variant whose alignments hold; one look at all pointers together settles it nearly always."""
+def _choose(entries: tuple[Entry, ...], pointers: Pointers) -> int:
+    """The first entry whose alignments hold; one look at all pointers together settles it nearly always."""
     bits = 0
     for pointer in pointers:
         bits |= pointer
-    for entry in entries:
-        if not bits & entry.mask or all(not p % a for p, a in zip(pointers, entry.align, strict=True)):
-            return entry.launch
+    for number, entry in enumerate(entries):
+        if not bits & (max(entry.align, default=1) - 1) or all(not p % a for p, a in zip(pointers, entry.align, strict=True)):
+            return number
     raise GraphfuseError("a tensor of a fused region is not aligned to its own element size")
 
 

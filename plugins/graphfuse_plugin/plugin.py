@@ -16,7 +16,7 @@ from graphfuse.ir.errors import GraphfuseError
 from graphfuse.ir.plugin_types import PLUGIN_TYPES
 from graphfuse_plugin import fields
 from graphfuse_plugin.fields import FieldStore, Kernel
-from graphfuse_plugin.guard import current, guarded, guarded_or, record, returns
+from graphfuse_plugin.guard import current, failed, guarded, guarded_or, record, returns
 from graphfuse_plugin.kernels import Request, compile_regions, hardened_sizes
 from graphfuse_plugin.launch import Launcher
 from graphfuse_plugin.region import Region, Tensors
@@ -126,11 +126,13 @@ class FusedRegionPlugin:
     def on_shape_change(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         self.launcher.prepare([tuple(desc.dims) for desc in inputs])
 
-    @guarded
     def enqueue(
         self, input_desc: Any, output_desc: Any, inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int
     ) -> None:
-        self.launcher.launch(inputs, outputs, stream)
+        try:  # guarded here: on this path a wrapper costs as much as the rest
+            (self._launcher or self.launcher).launch(inputs, outputs, stream)
+        except BaseException as error:
+            raise failed("enqueue", error) from None
 
     # --- inside
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 import graphfuse_plugin
 from graphfuse.ir import Builder, dtypes, dumps, interpret, loads, sym
-from graphfuse_plugin import fields, launch, variants
+from graphfuse_plugin import driver, fields, launch, variants
 from graphfuse_plugin.kernels import hardened_sizes
 from tests import regions, stand_in_trt
 from tests.protocol import Context, HostDriver, Network, run_on_host
@@ -128,10 +129,10 @@ def test_shapes_in_turns_leave_memory_as_it_is(trt, counter) -> None:
         for step in range(2000):
             work(step % 2 + 7)
         assert traced() - before < 2048
-        for rows in range(1, 2 * launch.MAX_PREPARED):
+        for rows in range(1000, 1000 + 2 * launch.MAX_PREPARED):  # larger numbers than Python keeps anyway
             work(rows)
         full = traced()
-        for rows in range(100, 1000):
+        for rows in range(2000, 3000):
             work(rows)
         assert traced() - full < 4096
         contexts.clear()
@@ -304,7 +305,49 @@ def test_enqueue_calls_nothing_but_the_launch(trt, counter, asked_for) -> None:
     assert counter.count == 3
     files = {name.rpartition("/")[2] for name in called if name.endswith(".py")} - {"test_plugin_shapes.py"}
     assert files <= HOT
-    assert {name for name in called if not name.endswith(".py")} <= {"builtins", "_struct", "sys"}
+    assert {name for name in called if not name.endswith(".py")} <= {"builtins", "_ctypes", "sys"}
+
+
+@pytest.mark.parametrize("bindings", ["the same", "two in turns"])
+def test_our_part_of_an_execution_is_quick(trt, counter, bindings) -> None:
+    """Entry to return of the callback with a C function in the driver's place, four inputs and two outputs; 8 us with a driver."""
+    b = Builder()
+    w, x, y, z = (b.param(dtypes.F32, (16, 8)) for _ in range(4))
+    native = ctypes.CDLL(None).getppid
+    counter.launcher = lambda function, blocks, threads, arguments: driver.prepared_launch(native, 1, blocks, threads, arguments)
+    native.restype = None
+    _, context = opened(trt, dumps(b.finish([w + x * y, y - z])), [((16, 8),) * 3] * 4)
+    context.set_shapes([(16, 8)] * 4)
+    sides = [([base + 4096 * k for k in range(4)], [base - 4096 * k for k in (1, 2)]) for base in (1 << 40, 1 << 41)]
+    enqueue, descs, times = context.plugin.enqueue, context.descs, []
+    for step in range(4000):
+        inputs, outputs = sides[step % 2 if bindings == "two in turns" else 0]
+        began = time.perf_counter_ns()
+        enqueue(*descs, inputs, outputs, 0, 5)
+        times.append(time.perf_counter_ns() - began)
+    quick = sorted(times)[len(times) // 10] / 1000  # other processes take their share of the slower ones
+    print(f"enqueue at {bindings} addresses, without the driver: {quick:.2f} us (tenth percentile)")
+    assert quick < 5
+
+
+def test_sets_of_addresses_are_looked_up_and_bounded(trt, host) -> None:
+    """A few sets of buffers in turns are bound once; many leave a bounded number of blocks; each launch gets its own addresses."""
+    network, context = opened(trt, regions.scale())
+    program = network.program
+    arrays = [np.full((7, 8), k, np.float32) for k in range(3 * launch.MAX_BOUND)]
+    results = [np.zeros((7, 8), np.float32) for _ in arrays]
+    context.set_shapes([(7, 8)])
+    prepared = context.plugin.launcher.current
+    for turn in range(3):
+        for number in (*range(len(arrays)), 0, len(arrays) - 1, 0):
+            arrays[number] += turn
+            context.enqueue([arrays[number].ctypes.data], [results[number].ctypes.data])
+            np.testing.assert_array_equal(results[number], interpret.run(program, [arrays[number]])[0])
+            assert len(prepared.bound) <= launch.MAX_BOUND
+    kept = dict(prepared.bound)
+    for number in (0, len(arrays) - 1, 0):
+        context.enqueue([arrays[number].ctypes.data], [results[number].ctypes.data])
+    assert prepared.bound == kept
 
 
 def test_enqueue_allocates_nothing_that_stays(trt, counter) -> None:
