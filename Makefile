@@ -5,7 +5,7 @@
 # make gpu-test   the gpu tier; where nothing can be downloaded, with the packages that python3 has
 # make gpu-sanitize   the plugin's protocol and the kernels of the tests under compute-sanitizer: memory, then races
 # make bench       every chain against torch and the roof, on this GPU, with the packages that python3 has
-# make engine-test   every model as two engines on this GPU, plain and fused: values, layers, times
+# make engine-test   every model as two engines on this GPU, plain and fused: values, layers, times (TENSORRT=full: with full TensorRT)
 # make scaling    what rewriting costs: time and memory from 300 to 30,000 nodes, and with 3 GB of weights
 # make table      every model of the collection under both policies: docs/corpus.md
 # make models     write models/*.onnx again, byte for byte
@@ -73,8 +73,10 @@ gpu-sanitize:
 bench:
 	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GRAPHFUSE_PYTHON),$(PYTHON)) -m benchmarks.run --prewarm 8 $(BENCH)
 
+# TensorRT for RTX is in the environment already; full TensorRT, a large download, comes when it is asked for.
 engine-test: $(READY)
-	@PYTHONPATH=. $(PY) -m tests.engine_test
+	@$(if $(filter full,$(TENSORRT)),$(PIP) install --editable '.[tensorrt]',:)
+	@PYTHONPATH=. $(PY) -m tests.engine_test $(if $(filter full,$(TENSORRT)),--flavour tensorrt) --json out/engine-test.json $(MODELS)
 
 scaling: $(READY)
 	@PYTHONPATH=. $(PY) -m benchmarks.scaling --gigabytes 3 --json out/scaling.json
