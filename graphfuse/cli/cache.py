@@ -119,12 +119,15 @@ def clear() -> int:
 
 
 def _kind(payload: bytes | None) -> str:
+    from graphfuse.engine.contents import MARK
     from graphfuse.jit.nvrtc import Cubin
 
     if payload is None:
         return "damaged"
     if payload.startswith(b"\x7fELF"):
         return "host library"
+    if payload.startswith(MARK):
+        return "of engines"
     try:
         return Cubin.from_bytes(payload).arch
     except ValueError:

@@ -73,8 +73,8 @@ def warm_engine(plan: bytes, targets: Sequence[str] = ()) -> Warmed:
 
     Raises GraphfuseError for an engine without kernels of ours, for an unknown target, and without NVRTC.
     """
-    from graphfuse.jit.cache import default_cache
-    from graphfuse_plugin.kernels import compile_kernels, default_targets, find_cubin
+    from graphfuse_plugin.adapt import kept, make
+    from graphfuse_plugin.kernels import default_targets, find_cubin
 
     regions = regions_in(plan)
     if not regions:
@@ -82,8 +82,10 @@ def warm_engine(plan: bytes, targets: Sequence[str] = ()) -> Warmed:
             "this engine holds no kernels that could be compiled; name one that was built from a fused model without --aot"
         )
     archs = tuple(targets or default_targets())
-    before = default_cache().written
+    distinct = {(r.spec, tuple(sorted(k.fixed.items()))): (r, k) for r, kernels in regions for k in kernels}
+    compiled = 0
     for arch in archs:  # one at a time, as a loading process does: code for one alone takes what was tuned for it
-        compile_kernels([(r.program, k.fixed) for r, kernels in regions for k in kernels if find_cubin(k, arch) is None], [arch])
-    distinct = {(r.spec, tuple(sorted(k.fixed.items()))) for r, kernels in regions for k in kernels}
-    return Warmed(len({r.spec for r, _ in regions}), len(distinct) * len(archs), default_cache().written - before)
+        missing = [(r, k) for r, k in distinct.values() if find_cubin(k, arch) is None and kept(r, k, arch) is None]
+        make(missing, arch)
+        compiled += len(missing)
+    return Warmed(len({r.spec for r, _ in regions}), len(distinct) * len(archs), compiled)

@@ -12,7 +12,6 @@ from graphfuse.ir.program import Program
 from graphfuse_plugin.driver import gpu_arch
 from graphfuse_plugin.fields import Kernel
 from graphfuse_plugin.guard import current
-from graphfuse_plugin.region import Region
 from graphfuse_plugin.shapes import readings
 
 # Where a machine has no GPU, engines are built for others. A cubin runs on every later minor of its major version (8.0 on
@@ -138,21 +137,3 @@ def find_cubin(kernel: Kernel, arch: str) -> bytes | None:
     major, minor = int(arch[3:-1]), int(arch[-1])
     older = [name for name in kernel.cubins if name[3:].isdigit() and int(name[3:-1]) == major and int(name[-1]) < minor]
     return kernel.cubins[max(older, key=lambda name: int(name[-1]))] if older else None
-
-
-def adapt(region: Region, kernel: Kernel, arch: str) -> tuple[Kernel, bytes]:
-    """``kernel`` with a cubin for ``arch``: the one that it holds, else compiled anew where code generation and NVRTC are here.
-
-    Raises GraphfuseError naming the target to build with.
-    """
-    image = find_cubin(kernel, arch)
-    if image is not None:
-        return kernel, image
-    try:
-        (made,) = compile_kernels([(region.program, kernel.fixed)], [arch])
-    except (GraphfuseError, ImportError) as error:
-        raise GraphfuseError(
-            f"this engine holds kernels for {', '.join(sorted(kernel.cubins))}, not for {arch}, and they cannot be compiled here "
-            f"({error}); build it with --target {arch}"
-        ) from error
-    return made, made.cubins[arch]

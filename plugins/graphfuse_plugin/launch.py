@@ -16,9 +16,9 @@ from typing import Any
 
 from graphfuse.ir.errors import GraphfuseError, ShapeError
 from graphfuse_plugin import driver, variants
+from graphfuse_plugin.adapt import adapt
 from graphfuse_plugin.driver import Launch
 from graphfuse_plugin.fields import Kernel
-from graphfuse_plugin.kernels import adapt
 from graphfuse_plugin.region import Region
 
 MAX_BLOCKS = (1 << 31) - 1

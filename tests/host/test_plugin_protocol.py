@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import graphfuse_plugin
 from graphfuse.ir import GraphfuseError, ProgramError, ShapeError, dtypes, interpret, loads
+from graphfuse.jit import cache as caches
+from graphfuse_plugin import adapt
 from graphfuse_plugin.fields import KERNELS, SPEC
 from tests import regions, stand_in_trt
 from tests.protocol import Context, HostDriver, Network, describe, fixed, run_on_host
@@ -200,14 +203,47 @@ def test_nothing_is_compiled_once_an_engine_is_loaded(trt, host, monkeypatch) ->
     check(network, context, [array((4, 8))])
 
 
-def test_another_architecture_compiles_anew_or_says_what_to_build(trt, host, monkeypatch) -> None:
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("GRAPHFUSE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(caches, "_caches", {})
+    return tmp_path / "cache"
+
+
+def unavailable(*args, **more):
+    raise GraphfuseError("NVRTC is not installed")
+
+
+def test_another_architecture_takes_what_was_compiled_before(trt, host, monkeypatch, empty_cache) -> None:
+    """No second time, unless the entry is damaged, or something that the code depends on has changed since."""
     network = Network(trt, regions.scale())
     fields = network.build([((1, 8), (4, 8), (8, 8))], ["sm_120"])
-    check(network, Context(network, network.load(fields)), [array((4, 8))])
 
-    def unavailable(*args, **more):
-        raise GraphfuseError("NVRTC is not installed")
+    def load() -> int:
+        before = len(compiled)
+        check(network, Context(network, network.load(fields)), [array((4, 8))])
+        return len(compiled) - before
 
+    compiled: list[int] = []
+    original = adapt.compile_kernels
+    monkeypatch.setattr(adapt, "compile_kernels", lambda *args: compiled.append(1) or original(*args))
+    assert [load(), load()] == [2, 0]  # one for the usual size, one for every size
+    monkeypatch.setattr(adapt, "_tuned", lambda: "a new table")
+    assert [load(), load()] == [2, 0]
+    monkeypatch.setattr(adapt, "_code", lambda: "another release")
+    assert [load(), load()] == [2, 0]
+    cache = caches.default_cache()
+    for entry in cache.stored():
+        if (cache.peek(entry.name) or b"").startswith(b"graphfuse-region:"):
+            cache.put(entry.name, b"graphfuse-region: something else")
+    assert [load(), load()] == [2, 0]
+    monkeypatch.setattr("graphfuse.jit.compile_many", unavailable)
+    assert load() == 0
+
+
+def test_another_architecture_compiles_anew_or_says_what_to_build(trt, host, monkeypatch, empty_cache) -> None:
+    network = Network(trt, regions.scale())
+    fields = network.build([((1, 8), (4, 8), (8, 8))], ["sm_120"])
     monkeypatch.setattr("graphfuse.jit.compile_many", unavailable)
     plugin = network.load(fields).attach_to_context(None)
     assert plugin is not None

@@ -253,7 +253,10 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
 
 
 def test_a_hundred_regions_load_in_no_time(trt, counter) -> None:
-    """Our part of loading an engine: 100 plugins made from their fields, attached, told their shapes; 300 ms at most."""
+    """Our part of loading an engine: 100 plugins made from their fields, attached, told their shapes; 300 ms at most.
+
+    On a GPU that it was not built for, too, once the cache is warm.
+    """
     fields_of = []
     for number in range(100):
         b = Builder()
@@ -263,12 +266,23 @@ def test_a_hundred_regions_load_in_no_time(trt, counter) -> None:
             value = b.map("tanh", value * (step + 2) + x)
         network = Network(trt, dumps(b.finish([value])))
         fields_of.append((network, network.build([((1, 64, 33), (4, 64, 33), (16, 64, 33)), ((33,),) * 3], ["sm_80", "sm_120"])))
-    began = time.process_time()
-    contexts = [Context(network, network.load(parts)) for network, parts in fields_of]
-    for context in contexts:
-        context.set_shapes([(7, 64, 33), (33,)])
-    assert time.process_time() - began < 0.3
+
+    def load() -> tuple[float, list[Context]]:
+        began = time.process_time()
+        contexts = [Context(network, network.load(parts)) for network, parts in fields_of]
+        for context in contexts:
+            context.set_shapes([(7, 64, 33), (33,)])
+        return 1000 * (time.process_time() - began), contexts
+
+    took, contexts = load()
     assert all("program" not in vars(context.plugin.region) for context in contexts)  # read only where kernels are made of it
+    counter.arch = lambda: "sm_90"
+    load()  # compiles for the other GPU
+    elsewhere, contexts = min((load() for _ in range(3)), key=lambda found: found[0])
+    assert all("program" not in vars(context.plugin.region) for context in contexts)
+    print(f"100 regions load in {took:.0f} ms, on another GPU with a warm cache in {elsewhere:.0f} ms")
+    assert took < 300
+    assert elsewhere < 300
 
 
 # --- the hot path

@@ -74,7 +74,7 @@ def test_warming_an_engine_for_another_gpu(place, monkeypatch, capsys) -> None:
     """What loading it there asks for; what it holds already is left alone."""
     from graphfuse.engine.contents import regions_in
     from graphfuse.jit import nvrtc
-    from graphfuse_plugin.kernels import adapt
+    from graphfuse_plugin.adapt import adapt
 
     shapes = ["--shapes", "x:1x8,4x8,8x8", "--shapes", "z:2x4,3x4,4x4"]
     assert main(["build", "f.onnx", "-o", "e.engine", "--flavour", "tensorrt_rtx", *TARGET, *shapes]) == 0
