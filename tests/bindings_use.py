@@ -16,7 +16,7 @@ from typing import Any
 MODULES = ("trt", "module", "self.trt", "flavour.module", "self.flavour.module", "chosen.module", "self.module")
 # Names of our variables that hold TensorRT's objects, wherever they stand in the engine room and the plugin.
 OBJECTS = {
-    "cache": "ITimingCache", "inspector": "EngineInspector",
+    "timings": "ITimingCache", "inspector": "EngineInspector",
     "builder": "Builder", "network": "INetworkDefinition", "parser": "OnnxParser", "config": "IBuilderConfig", "profile": "IOptimizationProfile",
     "self.engine": "ICudaEngine", "self.context": "IExecutionContext", "self.runtime": "Runtime", "error": "ParserError",
 }  # fmt: skip

@@ -50,6 +50,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """One command; every error becomes one line on stderr and an exit code."""
     try:
         code = app(list(sys.argv[1:] if arguments is None else arguments), prog_name="graphfuse", standalone_mode=False)
+        if code == INTERRUPTED:  # some releases of typer make an exit code of Ctrl-C themselves
+            raise KeyboardInterrupt
         sys.stdout.flush()
         return code if isinstance(code, int) else FINE
     except GraphfuseError as error:

@@ -17,7 +17,7 @@ from typing import Any
 import onnx
 
 from graphfuse.engine import aot as pythonless
-from graphfuse.engine import timing_cache as timings
+from graphfuse.engine import timing_cache as timing
 from graphfuse.engine.ahead import requests
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
 from graphfuse.engine.interrupts import Interrupts, interrupts_held
@@ -90,7 +90,7 @@ def build_engine(
     if aot:
         pythonless.check_flavour(chosen)
     if timing_cache is not None:
-        timings.check_flavour(chosen)
+        timing.check_flavour(chosen)
     chosen.check_targets(targets or (), gpu_arch())
     if not chosen.builds_without_gpu and gpu_arch() is None:
         raise GraphfuseError(f"{chosen.title} builds on a machine with an NVIDIA GPU only; use --flavour tensorrt_rtx here")
@@ -111,13 +111,13 @@ def build_engine(
             if config.add_optimization_profile(profile) < 0:
                 raise GraphfuseError("TensorRT did not accept these shapes as an optimisation profile")
         chosen.set_targets(config, targets or ())
-        cache = None if timing_cache is None else timings.attach(chosen, config, Path(timing_cache), log)
+        cache = None if timing_cache is None else timing.attach(chosen, config, Path(timing_cache), log)
         if not aot:
             _compile_ahead(network, layers, ranges, shown, held)
         held.check()
         plan = _build(chosen, builder, network, config, build, log)
         if cache is not None and timing_cache is not None:
-            timings.save(cache, Path(timing_cache))
+            timing.save(cache, Path(timing_cache))
         if not aot:  # what of an ahead-of-time plugin stands in a plan is TensorRT's business
             _check_plan(plan, nodes)
     said = [f"{severity}: {text}" for severity, text in log.lines if verbose or severity != "VERBOSE"]

@@ -26,16 +26,16 @@ def attach(flavour: Flavour, config: Any, path: Path, log: Capture) -> Any:
     """Give the builder what the file holds; a file that TensorRT does not take is begun anew. The result must outlive the build."""
     stored = _read(path)
     for data in dict.fromkeys([stored, b""]):
-        cache = config.create_timing_cache(data)
-        if cache is not None and config.set_timing_cache(cache, False):
-            return cache
+        timings = config.create_timing_cache(data)
+        if timings is not None and config.set_timing_cache(timings, False):
+            return timings
         log.lines.append(("WARNING", f"{path} holds no timings for this GPU and this {flavour.title}; it is begun anew"))
     raise GraphfuseError(f"{flavour.title} did not accept a timing cache; leave it out")
 
 
-def save(cache: Any, path: Path) -> None:
+def save(timings: Any, path: Path) -> None:
     """Write the timings, old and new. Of two builds at once the later one's stay. Raises GraphfuseError."""
-    data = cache.serialize()
+    data = timings.serialize()
     if data is not None:
         write_bytes(path, bytes(data))
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from graphfuse.engine import load_flavour
+from graphfuse.engine.progress import Monitor
 from graphfuse.ir.plugin_types import PLUGIN_TYPES
 from graphfuse_plugin.creator import FusedRegionCreator
 from graphfuse_plugin.plugin import FusedRegionPlugin
@@ -39,7 +40,11 @@ CALLBACKS = {
     ),
     "IPluginV3OneRuntime": ("attach_to_context", "enqueue", "get_fields_to_serialize", "on_shape_change", "set_tactic"),
     "IPluginCreatorV3One": ("create_plugin",),
+    "IProgressMonitor": ("phase_start", "step_complete", "phase_finish"),
 }  # fmt: skip
+
+
+OURS = {"IPluginCreatorV3One": FusedRegionCreator, "IProgressMonitor": Monitor}
 
 
 def callback_faults(trt: Any) -> list[str]:
@@ -47,7 +52,7 @@ def callback_faults(trt: Any) -> list[str]:
     lines = []
     for base, names in CALLBACKS.items():
         for name in names:
-            ours: Any = getattr(FusedRegionCreator if "Creator" in base else FusedRegionPlugin, name)
+            ours: Any = getattr(OURS.get(base, FusedRegionPlugin), name)
             taken = len(inspect.signature(ours).parameters) - 1
             (form,) = signatures(getattr(getattr(trt, base), name))
             if len(form) != taken:

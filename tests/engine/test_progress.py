@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import Any
 
+import onnx
 import pytest
 
 import graphfuse_plugin
+from graphfuse.cli import main
 from graphfuse.engine import build_engine
 from graphfuse.jit import cache as caches
 from tests.conftest import ROOT
@@ -89,6 +92,19 @@ def test_ctrl_c_while_kernels_are_compiled(tmp_path, monkeypatch) -> None:
         build(told)
     assert set(told.phases) == {"Compiling kernels"}
     assert told.open == []
+
+
+def test_ctrl_c_on_the_command_line(tmp_path, monkeypatch, capfd) -> None:
+    """One line, exit code 130, the log that there is, and no engine."""
+    onnx.save(chain(4), tmp_path / "f.onnx")
+    monkeypatch.chdir(tmp_path)
+    told = Told(lambda steps: signal.raise_signal(signal.SIGINT) if steps == 30 else None)
+    monkeypatch.setattr("graphfuse.cli.build.phases", lambda text: nullcontext(told))
+    options = ["--shapes", "x:1x8,4x8,16x8", "--target", "sm_89", "--flavour", "tensorrt_rtx", "--log", "build.log"]
+    assert main(["build", "f.onnx", "-o", "e.engine", *options]) == 130
+    assert capfd.readouterr().err == "graphfuse: interrupted\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["build.log", "f.onnx"]
+    assert "Build canceled by user" in (tmp_path / "build.log").read_text()
 
 
 STOPPED = """
