@@ -50,6 +50,14 @@ def normalise(model: onnx_ir.Model, patterns: Sequence[Pattern], *, functions: b
 
 def _plain(model: onnx_ir.Model) -> Facts:
     """Constants folded, sizes read off inputs."""
+    _state_axes(model)
     fold_constants(model)
     facts = Facts(model)
     return Facts(model) if hoist_shapes(model, facts) else facts
+
+
+def _state_axes(model: onnx_ir.Model) -> None:
+    """Writes down the default axes of MeanVarianceNormalization: ONNX Runtime does not find them inside a function."""
+    for node in model.graph.all_nodes():
+        if node.op_type == "MeanVarianceNormalization" and node.domain == "" and "axes" not in node.attributes:
+            node.attributes["axes"] = onnx_ir.AttrInt64s("axes", [0, 2, 3])

@@ -96,11 +96,11 @@ def layer_norm(m: Maker) -> None:
         bias = [m.data(x.dtype, size)] if m.chance(50) else []
         m.add("LayerNormalization", [x, m.data(x.dtype, size), *bias], x.dtype, x.shape, axis=m.choose((-1, x.rank - 1)))
         return
-    mean = _mean(m, x)
+    mean = mean_of_last(m, x)
     away = m.add("Sub", [x, mean], x.dtype, x.shape)
     square = [away, away] if m.chance(50) else [away, m.const(2.0, x.dtype)]
     squared = m.add("Mul" if square[1] is away else "Pow", square, x.dtype, x.shape)
-    variance = _mean(m, squared)
+    variance = mean_of_last(m, squared)
     root = m.add("Sqrt", [m.add("Add", [variance, m.const(1e-3, x.dtype)], x.dtype, variance.shape)], x.dtype, variance.shape)
     y = m.add("Div", [away, root], x.dtype, x.shape)
     if m.chance(60):
@@ -108,7 +108,8 @@ def layer_norm(m: Maker) -> None:
         m.add("Add", [y, m.data(x.dtype, size)], x.dtype, x.shape)
 
 
-def _mean(m: Maker, x: V) -> V:
+def mean_of_last(m: Maker, x: V) -> V:
+    """The mean over the last axis, which is kept."""
     shape = _reduced(m, x, [x.rank - 1], True)
     if m.opset >= 18:
         return m.add("ReduceMean", [x, m.ints([-1])], x.dtype, shape)

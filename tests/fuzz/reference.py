@@ -32,7 +32,7 @@ EXACT = frozenset(
     "Transpose Slice Split Concat Reshape Squeeze Unsqueeze Flatten Expand Tile Pad Gather GatherElements DepthToSpace SpaceToDepth Resize "
     "Trilu EyeLike OneHot Identity Where Min Max Clip Relu Neg Abs Sign Floor Ceil Round IsNaN IsInf Not And Or Xor Equal Less Greater "
     "LessOrEqual GreaterOrEqual ReduceMax ReduceMin ArgMax ArgMin GlobalMaxPool Hardmax ThresholdedRelu QuantizeLinear BitwiseAnd BitwiseOr "
-    "BitwiseXor BitwiseNot BitShift Mod".split()
+    "BitwiseXor BitwiseNot BitShift Mod MaxPool".split()
 )
 # What a little more or less at the input may change wholly.
 STEPS = frozenset(
@@ -42,16 +42,16 @@ STEPS = frozenset(
 # Sums of many terms err by the size of the terms, not of the sum.
 SUMS = frozenset(
     "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp Softmax LogSoftmax LayerNormalization "
-    "BatchNormalization InstanceNormalization LpNormalization GlobalAveragePool MatMul CumSum Sum Mean".split()
+    "BatchNormalization InstanceNormalization LpNormalization GlobalAveragePool MatMul CumSum Sum Mean AveragePool LRN "
+    "MeanVarianceNormalization SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
 )
 # Ops that are computed from parts which nearly cancel: they err by the size of 1, or of their operand.
 BY_ONE = frozenset("Elu Selu Celu Softplus LogSoftmax ReduceLogSumExp ReduceLogSum HardSigmoid Erf Sigmoid".split())
 BY_OPERAND = frozenset("Gelu HardSwish Mish Swish HardSigmoid Shrink".split())
-# The division of the first two is meant in float32, whose ties are not those of float64. The others have poor kernels in float64:
-# Shrink computes in float32, Mish loses what is small beside 1.
-IN_FLOAT32 = frozenset(["QuantizeLinear", "DequantizeLinear", "Shrink", "Mish"])
+# The division of the first three is meant in float32, whose ties are not those of float64. Shrink computes in float32 anyway.
+IN_FLOAT32 = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Shrink"])
 # ONNX defines them by functions whose constants are float32, for float64 too.
-ROUGH = frozenset("Gelu HardSwish Mish Swish".split())
+ROUGH = frozenset("Gelu HardSwish Swish".split())
 
 
 class Unsupported(Exception):
@@ -114,6 +114,7 @@ class _Widening:
         self.results: dict[str, str] = {}
         self._wide: dict[str, str] = {}  # of a value of the model: that of the reference which holds it
         self._type: dict[str, str] = {}
+        self._numbers: dict[str, float] = {}  # constants of one element
         self._count = 0
         self._enter(model.graph)
         for node in model.graph.node:
@@ -149,6 +150,8 @@ class _Widening:
         dtype = dtype_name(helper.np_dtype_to_tensor_dtype(array.dtype))
         if dtype in FLOATS:
             array = array.astype(np.float64)
+        if array.size == 1:
+            self._numbers[name] = float(array.reshape(-1)[0])
         own = self._fresh()
         self.initializers.append(numpy_helper.from_array(array, own))
         self._hold(name, dtype, own)
@@ -165,8 +168,12 @@ class _Widening:
             self._convert(node)
         elif node.op_type == "If":
             self._branches(node)
+        elif node.op_type == "Loop":
+            self._steps(node)
         elif node.op_type == "InstanceNormalization":
             self._instance_norm(node)
+        elif node.op_type == "Mish":
+            self._mish(node)
         else:
             self._compute(node)
 
@@ -187,6 +194,20 @@ class _Widening:
         for output, then, other in zip(node.output, *ends, strict=True):
             self._compute(helper.make_node("Where", [node.input[0], then, other], [output]))
 
+    def _steps(self, node: onnx.NodeProto) -> None:
+        """A Loop of a known number of steps, one after the other."""
+        body = node.attribute[0].g
+        steps = int(self._numbers[node.input[0]])
+        carried = list(node.input[2:])
+        for _ in range(steps):
+            for value, name in zip(body.input[2:], carried, strict=True):
+                self._hold(value.name, self._type[name], self._wide[name])
+            for inner in body.node[:-1]:  # the last one hands the condition on
+                self._node(inner)
+            carried = [o.name for o in body.output[1:]]
+        for name, last in zip(node.output, carried, strict=True):
+            self._hold(name, self._type[last], self._wide[last])
+
     def _instance_norm(self, node: onnx.NodeProto) -> None:
         """From its parts: ONNX Runtime has it in float32 only, with the mean subtracted last, where it cancels."""
         x, scale, bias = (self._site(self._wide[n], "f32") for n in node.input)
@@ -199,6 +220,14 @@ class _Widening:
         y = self._emit("Mul", self._emit("Div", centred, root), self._emit("Reshape", scale, column))
         y = self._emit("Add", y, self._emit("Reshape", bias, column))
         made = self._emit("Reshape", y, self._emit("Shape", x))
+        self._finish(node, node.output[0], made, self._type[node.input[0]], "f64", ())
+
+    def _mish(self, node: onnx.NodeProto) -> None:
+        """``tanh(log(1 + e))`` as ``e(e + 2) / (e(e + 2) + 2)``: the kernel adds what is small to 1, and so loses it."""
+        x = self._wide[node.input[0]]
+        e = self._emit("Exp", self._emit("Min", x, self._fixed(40.0)))
+        part = self._emit("Mul", e, self._emit("Add", e, self._fixed(2.0)))
+        made = self._emit("Mul", x, self._emit("Div", part, self._emit("Add", part, self._fixed(2.0))))
         self._finish(node, node.output[0], made, self._type[node.input[0]], "f64", ())
 
     def _row_mean(self, rows: str) -> str:
@@ -246,7 +275,14 @@ class _Widening:
         if dtype not in FLOATS:
             computed = next((t for t in chosen if t in INTS), dtype)
             computed = chosen[1 if op == "Where" else 0] if op in MOVES else computed
-            whole = (dtype in INTS or op in MOVES) and op not in ("ArgMax", "ArgMin", "QuantizeLinear", "EyeLike", "OneHot")
+            whole = (dtype in INTS or op in MOVES) and op not in (
+                "ArgMax",
+                "ArgMin",
+                "QuantizeLinear",
+                "DynamicQuantizeLinear",
+                "EyeLike",
+                "OneHot",
+            )
             self._hold(name, dtype, self._cast(made, computed, dtype) if whole else made)
             return
         wide = self._cast(made, _own_float(op, dtype) or real, "f64")
@@ -292,7 +328,7 @@ def _held(dtype: str) -> str:
 
 def _own_float(op: str, dtype: str) -> str | None:
     """The type that an op's float result has whatever its operands are; None where it follows them."""
-    return dtype if op in ("EyeLike", "OneHot") else "f32" if op == "DequantizeLinear" else None
+    return dtype if op in ("EyeLike", "OneHot") else "f32" if op in ("DequantizeLinear", "DynamicQuantizeLinear") else None
 
 
 def _has_both_bounds(node: onnx.NodeProto) -> bool:
@@ -308,4 +344,6 @@ def _result_types(node: onnx.NodeProto, types: list[str]) -> list[str]:
         return ["i64"] * count
     if op == "EyeLike":
         return [next((dtype_name(a.i) for a in node.attribute if a.name == "dtype"), types[0])]
+    if op == "DynamicQuantizeLinear":
+        return ["u8", "f32", "u8"]
     return [types[{"Where": 1, "OneHot": 2, "QuantizeLinear": 2, "DequantizeLinear": 1}.get(op, 0)]] * count

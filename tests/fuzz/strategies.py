@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from graphfuse.ir.dtypes import BY_NAME, DType, from_numpy
-from tests.fuzz import folds, movement, pointwise
+from tests.fuzz import composed, folds, movement, pointwise
 from tests.fuzz.maker import FLOATS, INTS, MAX_ELEMENTS, Maker, Shape, Size, V, moderate
 from tests.ort_faults import is_judge
 
 NEWEST_OPSET = min(onnx.defs.onnx_opset_version(), 25)
+LONG = (65, 130, 257, 300, 513, 1025) * 2  # rows that teams of threads share
 Feeds = dict[str, np.ndarray]
 
 # How often each family is drawn, out of their sum.
@@ -29,6 +30,7 @@ FAMILIES: tuple[tuple[int, Callable[[Maker], None]], ...] = (
     (1, movement.blocks), (2, movement.made_up),
     (9, folds.reduce), (3, folds.arg_extremum), (4, folds.softmax), (4, folds.layer_norm), (2, folds.other_norm), (3, folds.quantise),
     (3, folds.matmul), (2, folds.branch), (1, folds.running),
+    (4, composed.norm), (4, composed.gate), (4, composed.window), (4, composed.pool), (3, composed.function), (1, composed.loop),
 )  # fmt: skip
 _DEALT = tuple(family for weight, family in FAMILIES for _ in range(weight))
 
@@ -69,10 +71,11 @@ def _sizes(m: Maker) -> tuple[list[Size], dict[Size, str]]:
     symbols: dict[Size, str] = {}
     for axis in range(4):
         if m.runs > 1 and m.chance(50):
-            size = tuple(m.choose((3, 5, 1, 8, 2, 16)) for _ in range(m.runs))
+            size = tuple(m.choose((3, 5, 1, 8, 2, 16, *((0,) if m.chance(10) else ()))) for _ in range(m.runs))
             symbols.setdefault(size, f"n{axis}")
         else:
-            size = (m.choose((3, 4, 2, 5, 8, 1, 7, 12, 33, *((0,) if m.chance(6) else ()))),) * m.runs
+            long = LONG if axis == 0 and m.chance(15) else ()
+            size = (m.choose((3, 4, 2, 5, 8, 1, 7, 12, 33, *((0,) if m.chance(6) else ()), *long)),) * m.runs
         sizes.append(size)
     return sizes, symbols
 
@@ -80,7 +83,7 @@ def _sizes(m: Maker) -> tuple[list[Size], dict[Size, str]]:
 def _input(m: Maker, sizes: list[Size]) -> V:
     rank = m.integer(0, 4)
     shape: Shape = tuple((1,) * m.runs if m.chance(15) else sizes[i] for i in reversed(range(rank)))
-    while V("", "f32", shape).elements > MAX_ELEMENTS // 4:
+    while V("", "f32", shape).elements > MAX_ELEMENTS // 2:
         shape = shape[1:]
     made = V(m.fresh(), m.choose(m.types), shape)
     m.inputs.append(made)

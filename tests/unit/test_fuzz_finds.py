@@ -182,3 +182,21 @@ def test_a_kept_value_that_all_lanes_share_on_the_host_device() -> None:
     outputs = {"h": (FLOAT, [1, 3, 8, 7]), "d": (FLOAT, [1, 3, 8, 7])}
     made = model(nodes, {"x": (FLOAT, [1, 3, 8, 7]), "y": (FLOAT, [3, 1, 1])}, outputs, opset=12)
     check_on_host(made, {"x": normal(1, 3, 8, 7), "y": normal(3, 1, 1) + np.float32(4)})
+
+
+# --- what ONNX Runtime makes of functions, and of small numbers
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_the_default_axes_of_a_norm_inside_a_region(opset: int) -> None:
+    """ONNX Runtime does not find the default of an attribute that a function body refers to, inside another function."""
+    nodes = [helper.make_node("MeanVarianceNormalization", ["x"], ["m"]), helper.make_node("Clip", ["m", "low"], ["y"])]
+    shape = [2, 3, 4, 5]
+    check(model(nodes, {"x": (FLOAT, shape)}, {"y": (FLOAT, shape)}, {"low": np.float32(-1)}, opset), {"x": normal(*shape)})
+
+
+def test_what_is_small_beside_1_is_not_lost() -> None:
+    check(
+        model([helper.make_node("Mish", ["x"], ["y"])], {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}, opset=22),
+        {"x": np.float32([-95, -60, 0, 90])},
+    )
