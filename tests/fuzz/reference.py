@@ -43,7 +43,7 @@ STEPS = frozenset(
 SUMS = frozenset(
     "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp Softmax LogSoftmax LayerNormalization "
     "BatchNormalization InstanceNormalization LpNormalization GlobalAveragePool MatMul CumSum Sum Mean AveragePool LRN "
-    "MeanVarianceNormalization SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
+    "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
 )
 # Ops that are computed from parts which nearly cancel: they err by the size of 1, or of their operand.
 BY_ONE = frozenset("Elu Selu Celu Softplus LogSoftmax ReduceLogSumExp ReduceLogSum HardSigmoid Erf Sigmoid".split())
@@ -172,6 +172,8 @@ class _Widening:
             self._steps(node)
         elif node.op_type == "InstanceNormalization":
             self._instance_norm(node)
+        elif node.op_type == "MeanVarianceNormalization":
+            self._moments(node)
         elif node.op_type == "Mish":
             self._mish(node)
         else:
@@ -222,6 +224,15 @@ class _Widening:
         made = self._emit("Reshape", y, self._emit("Shape", x))
         self._finish(node, node.output[0], made, self._type[node.input[0]], "f64", ())
 
+    def _moments(self, node: onnx.NodeProto) -> None:
+        """From its parts: ONNX's function takes the root of a difference that may be negative."""
+        x = self._site(self._wide[node.input[0]], "f32")
+        axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), [0, 2, 3])
+        centred = self._emit("Sub", x, self._mean(x, axes))
+        root = self._emit("Sqrt", self._mean(self._emit("Mul", centred, centred), axes))
+        made = self._emit("Div", centred, self._emit("Add", root, self._fixed(1e-9)))
+        self._finish(node, node.output[0], made, self._type[node.input[0]], "f64", ())
+
     def _mish(self, node: onnx.NodeProto) -> None:
         """``tanh(log(1 + e))`` as ``e(e + 2) / (e(e + 2) + 2)``: the kernel adds what is small to 1, and so loses it."""
         x = self._wide[node.input[0]]
@@ -231,9 +242,12 @@ class _Widening:
         self._finish(node, node.output[0], made, self._type[node.input[0]], "f64", ())
 
     def _row_mean(self, rows: str) -> str:
+        return self._mean(rows, [2])
+
+    def _mean(self, value: str, axes: list[int]) -> str:
         if self.opset >= 18:
-            return self._emit("ReduceMean", rows, self._fixed([2]))
-        return self._emit("ReduceMean", rows, axes=[2])
+            return self._emit("ReduceMean", value, self._fixed(axes))
+        return self._emit("ReduceMean", value, axes=axes)
 
     def _fixed(self, value: float | list[int]) -> str:
         name = self._fresh()
