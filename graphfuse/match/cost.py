@@ -15,7 +15,9 @@ from graphfuse.match.small_ops import costs_a_kernel
 NOMINAL_SIZE = 64  # what a run-time dimension counts as where no size for it is given
 
 # The rates are those of an NVIDIA H200, rounded. They only choose between one kernel and several, which are all priced alike.
-LAUNCH_US = 2.0  # measured: small kernels that wait for each other in a CUDA graph; one that does nothing takes 0.51 (`graphfuse calibrate`)
+LAUNCH_US = (
+    2.0  # measured: small kernels that wait for each other in a CUDA graph; one that does nothing takes 0.51 (`graphfuse calibrate`)
+)
 BYTES_PER_US = 4.0e6  # measured: plain copies move 4.1e6 to 4.4e6, by the mix of reads and writes (`graphfuse calibrate`)
 OPS_PER_US = 3.0e7  # float32 additions, by its data sheet: 132 multiprocessors of 128 lanes at 1.98 GHz make 3.3e7; not measured
 

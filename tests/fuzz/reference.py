@@ -114,7 +114,7 @@ class _Widening:
         self.results: dict[str, str] = {}
         self._wide: dict[str, str] = {}  # of a value of the model: that of the reference which holds it
         self._type: dict[str, str] = {}
-        self._numbers: dict[str, float] = {}  # constants of one element
+        self._numbers: dict[str, float] = {}  # what numbers are, unless something else is fed
         self._count = 0
         self._enter(model.graph)
         for node in model.graph.node:
@@ -137,6 +137,7 @@ class _Widening:
             self._source(value.name, dtype_name(value.type.tensor_type.elem_type), default)
         for name, array in constants.items():
             self._constant(name, array)
+        self._numbers.update((t.name, float(numpy_helper.to_array(t))) for t in graph.initializer if not t.dims)
 
     def _source(self, name: str, dtype: str, default: np.ndarray | None = None) -> None:
         fed = "f32" if dtype == "bf16" else dtype
@@ -150,8 +151,8 @@ class _Widening:
         dtype = dtype_name(helper.np_dtype_to_tensor_dtype(array.dtype))
         if dtype in FLOATS:
             array = array.astype(np.float64)
-        if array.size == 1:
-            self._numbers[name] = float(array.reshape(-1)[0])
+        if not array.shape:
+            self._numbers[name] = float(array)
         own = self._fresh()
         self.initializers.append(numpy_helper.from_array(array, own))
         self._hold(name, dtype, own)
