@@ -42,17 +42,21 @@ def make_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, alt:
 
 def load_inputs(path: str | os.PathLike[str], model: ir.Model) -> dict[str, Array]:
     """The arrays of an ``.npz`` file by input name. Raises GraphfuseError unless they are inputs of this model."""
+    return check_inputs(read_arrays(path), model)
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file by name. Raises GraphfuseError for anything else."""
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise GraphfuseError(f"{path}: one bare array; save inputs by name: numpy.savez(path, name=array)")
         with file:
-            arrays = {name: file[name] for name in file.files}
+            return {name: file[name] for name in file.files}
     except OSError as error:
         raise GraphfuseError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise GraphfuseError(f"{path}: not an .npz file of plain arrays ({error}); write one with numpy.savez") from None
-    return check_inputs(arrays, model)
 
 
 def check_inputs(arrays: Mapping[str, Array], model: ir.Model) -> dict[str, Array]:

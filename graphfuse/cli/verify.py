@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphfuse.cli.common import JsonOption, ModelArgument, SizesOption, check_outputs, parse_sizes, progress, show, write_json
-from graphfuse.ir.files import write_bytes
+from graphfuse.cli.common import JsonOption, SizesOption, check_outputs, parse_sizes, progress, show, write_json
+from graphfuse.ir.errors import GraphfuseError
+from graphfuse.ir.files import read_bytes, write_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +55,7 @@ def check(
 
 
 def run(
-    model: ModelArgument,
+    model: Annotated[Path, typer.Argument(metavar="MODEL|ENGINE", help="An ONNX model, or a TensorRT engine.", show_default=False)],
     device: Annotated[str, typer.Option("--device", metavar="auto|cuda|host|numpy", help="Where fused nodes run.")] = "auto",
     inputs: InputsOption = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="NPZ", help="Write the outputs by name.", show_default=False)] = None,
@@ -63,26 +64,54 @@ def run(
     sizes: SizesOption = None,
     json_file: JsonOption = None,
 ) -> int:
-    """Run a model, fused or not, without TensorRT, and sum up its outputs."""
+    """Run a model, fused or not, without TensorRT, or an engine on this GPU; sum up the outputs."""
     from graphfuse.check.inputs import load_inputs, make_inputs
     from graphfuse.graph.load import load_model
     from graphfuse.report import render
     from graphfuse.session import Session
 
     check_outputs([output, json_file], [model, inputs])
-    loaded = load_model(model)
-    feeds = load_inputs(inputs, loaded) if inputs else make_inputs(loaded, sizes=parse_sizes(sizes), alt=alt, seed=seed)
     with progress(f"running {model.name}"):
-        session = Session(loaded, device)
-        outputs = session.run(feeds)
+        if _is_engine(model):
+            outputs, where = _run_engine(model, inputs), "TensorRT"
+        else:
+            loaded = load_model(model)
+            feeds = load_inputs(inputs, loaded) if inputs else make_inputs(loaded, sizes=parse_sizes(sizes), alt=alt, seed=seed)
+            session = Session(loaded, device)
+            outputs, where = session.run(feeds), session.device
     if output is not None:
         write_bytes(output, _npz(outputs))
     rows = [(name, *_summary(array)) for name, array in outputs.items()]
-    write_json(
-        json_file, {"device": session.device, "outputs": [dict(zip(("name", "dtype", "shape", "mean_abs"), r, strict=True)) for r in rows]}
-    )
-    show(render.run_table([[str(c) if not isinstance(c, float) else f"{c:.6g}" for c in row] for row in rows], session.device))
+    write_json(json_file, {"device": where, "outputs": [dict(zip(("name", "dtype", "shape", "mean_abs"), r, strict=True)) for r in rows]})
+    show(render.run_table([[str(c) if not isinstance(c, float) else f"{c:.6g}" for c in row] for row in rows], where))
     return 0
+
+
+def _is_engine(path: Path) -> bool:
+    from graphfuse.engine.contents import is_engine
+
+    try:
+        with path.open("rb") as file:
+            return is_engine(file.read(4))
+    except OSError:
+        return False  # for the loader of models to say
+
+
+def _run_engine(path: Path, inputs: Path | None) -> dict[str, Any]:
+    """The outputs of an engine, of either flavour: its first bytes tell which."""
+    from graphfuse.check.inputs import read_arrays
+    from graphfuse.engine import LoadedEngine
+
+    if inputs is None:
+        raise GraphfuseError("an engine does not say what its inputs look like; give them by --inputs")
+    feeds = read_arrays(inputs)
+    plan = read_bytes(path)
+    with LoadedEngine(plan, flavour="tensorrt_rtx" if plan.startswith(b"vtrt") else "tensorrt") as engine:
+        wanted = {tensor.name: tensor.dtype for tensor in engine.tensors()}
+        for name, array in feeds.items():  # NumPy's files know no bfloat16 and no float8
+            if array.dtype.kind == "V" and name in wanted and array.dtype.itemsize == wanted[name].itemsize:
+                feeds[name] = array.view(wanted[name])
+        return engine.run(feeds)
 
 
 def _summary(array: np.ndarray | list[Any]) -> tuple[str, list[int], float | str]:
@@ -101,8 +130,6 @@ def _npz(outputs: dict[str, Any]) -> bytes:
     import io
 
     import numpy as np
-
-    from graphfuse.ir.errors import GraphfuseError
 
     odd = [name for name, array in outputs.items() if not isinstance(array, np.ndarray) or array.dtype.kind in "OSUT"]
     if odd:

@@ -25,6 +25,11 @@ _SPEC = re.compile(rb'\{"body":')  # a canonical spec's first key
 _MAX_SPEC = 16 << 20
 
 
+def is_engine(content: bytes) -> bool:
+    """Whether a file that begins so is an engine of one of the flavours, whatever is in it."""
+    return content[:4] in (b"ftrt", b"vtrt")
+
+
 def holds_kernels(plan: bytes) -> bool:
     """Whether these bytes are an engine with kernels of ours."""
     return _KERNELS.search(plan) is not None

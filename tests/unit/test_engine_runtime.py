@@ -11,6 +11,7 @@ import pytest
 
 from graphfuse.bench import bench, engine_opener
 from graphfuse.check.inputs import make_inputs
+from graphfuse.cli import main
 from graphfuse.engine import LoadedEngine, build
 from graphfuse.engine.timed import TimedEngine
 from graphfuse.graph.load import load_model
@@ -18,6 +19,7 @@ from graphfuse.ir import ShapeError
 from graphfuse.match import export_plugin, rewrite_model
 from tests import engine_test, fake_runtime
 from tests.conftest import MODELS, ROOT, rtx_absence
+from tests.fake_runtime import FakeEngine
 from tests.portable import info, model
 
 node = onnx.helper.make_node
@@ -58,6 +60,23 @@ def test_an_engine_runs_at_one_size_after_the_other(cuda) -> None:
         with pytest.raises(ShapeError, match="inputs are p, x; given are x"):
             loaded.run({"x": feeds(3)["x"]})
         assert len(loaded.layers()) == 2
+
+
+def test_an_engine_on_the_command_line(cuda, monkeypatch, tmp_path: Path, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("e.engine").write_bytes(b"ftrt" + engine())
+    monkeypatch.setattr(fake_runtime, "FakeEngine", lambda plan, *more: FakeEngine(plan[4:], *more))
+    np.savez("in.npz", **feeds(3))
+    assert main(["run", "e.engine", "--inputs", "in.npz", "--output", "out.npz", "--json", "o.json"]) == 0
+    np.testing.assert_array_equal(np.load("out.npz")["q"], ~feeds(3)["p"])
+    assert json.loads(Path("o.json").read_text())["device"] == "TensorRT"
+    capsys.readouterr()
+    np.savez("bad.npz", x=feeds(3)["x"])
+    for options, said in (([], "give them by --inputs"), (["--inputs", "bad.npz"], "inputs are p, x; given are x")):
+        assert main(["run", "e.engine", *options]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
 
 
 def test_a_timed_engine_tells_what_a_replay_computes(cuda) -> None:
