@@ -200,6 +200,24 @@ def window_of_a_window() -> Program:
 
 
 @case()
+def windows_across_threads() -> Program:
+    """Rows of whole warps, two and more, so that what is beside a vector comes from another thread, or from another warp's part."""
+    b = Builder()
+    x, y, z = b.param(I32, (1, 4, 256)), b.param(F16, (3, 512)), b.param(F64, (2, 2, 128))
+    edged = b.pad(x, (0, 1, 1), (0, 1, 1), 7)
+    best = b.slice(edged, (0, 0, 0), (1, 4, 256))
+    for dy in range(3):
+        for dx in range(3):
+            best = b.map("max", best, b.slice(edged, (0, dy, dx), (1, 4, 256)))
+    wide = b.pad(b.map("abs", y) * 0.5, (0, 2), (0, 2), 3.0)
+    blur = b.slice(wide, (0, 0), (3, 512))
+    for dx in range(1, 5):
+        blur = blur - b.slice(wide, (0, dx), (3, 512)) * float(dx)
+    far = b.pad(z, (0, 0, 3), (0, 0, 0), -1.0)
+    return b.finish([best, blur, b.slice(far, (0, 0, 0), (2, 2, 128)) - b.slice(far, (0, 0, 3), (2, 2, 128)) * 2.0])
+
+
+@case()
 def steps_and_pads() -> Program:
     b = Builder()
     x, fill = b.param(F32, (5, 11)), b.const(-1.5, F32)

@@ -6,7 +6,7 @@ it is safe to compute everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from graphfuse.codegen.text import compute_type
@@ -19,36 +19,69 @@ if TYPE_CHECKING:
     from graphfuse.codegen.emit import Emitter
 
 
-def load_early(e: Emitter, roots: Sequence[Node]) -> None:
-    """Begins the loads of branches before anything is computed, each under the condition of its own branch.
+def load_needed(e: Emitter, roots: Sequence[Node], most: int) -> None:
+    """Begins the loads that ``roots`` need whichever way their cases go, unless there are more than ``most``."""
+    nodes = reachable(e.puller, roots)
+    if sum(n.kind == "load" for n in nodes) > most:
+        return
+    needs: dict[Node, frozenset[Node]] = {}
+    for node in nodes:  # arguments come first
+        below = [needs[a] for a in node.args]
+        own = frozenset([node] if node.kind == "load" else [])
+        needs[node] = own.union(*below) if node.kind != "case" else below[0].intersection(*below[1:])
+    for node in sorted(frozenset().union(*(needs[r] for r in roots)), key=lambda n: n.number):
+        e.ref(node)
 
-    Behind a chain of arithmetic they would wait for that and then for memory again. A load that more than one branch needs
-    stays where it is: no one condition is right for it.
+
+def load_safe(e: Emitter, roots: Sequence[Node], guard: str = "") -> None:
+    """Begins the loads that are safe at each place; ``guard``, in C, says which threads need them."""
+    for node in reachable(e.puller, roots):
+        if node.kind == "load" and node.total and not e.written(node):
+            if not guard:
+                e.ref(node)
+                continue
+            number, address = node.payload
+            e.prepare([address])
+            text = f"{guard} ? gf_up(p{number}[{e.index(address)}]) : ({compute_type(node.dtype)})0"
+            e.scope.names[node] = e.define_as(node.dtype, text, array=False)
+
+
+def load_early(e: Emitter, roots: Sequence[Node], guard: str = "") -> None:
+    """Begins the loads of branches before anything is computed, each under the condition of its own branch, and of ``guard``.
+
+    Behind a chain of arithmetic they would wait for that and then for memory again. A load that is needed under more than one
+    condition stays where it is: no one of them is right for it.
     """
     cases = [n for n in reachable(e.puller, roots) if n.kind == "case"]
-    owners: dict[Node, int] = {}
-    for node in [*(b for c in cases for b in c.args), *(n for n in reachable(e.puller, roots, branches=False) if n.kind == "load")]:
-        for load in reachable(e.puller, [node]):
-            owners[load] = owners.get(load, 0) + 1
+    owners: dict[Node, set[object]] = {}
+    for case in cases:
+        for k, branch in enumerate(case.args):
+            for node in reachable(e.puller, [branch]):
+                owners.setdefault(node, set()).add((case.payload, k))
+    for node in reachable(e.puller, roots, branches=False):
+        if node.kind == "load":
+            for load in reachable(e.puller, [node]):
+                owners.setdefault(load, set()).add(None)
     for node in cases:
         nested = any(n.kind in ("case", "tap") for b in node.args for n in reachable(e.puller, [b]))
-        if not nested and not e.puller.gathers and (e.scope.lane or _splits(e, node)):
-            _load_branches(e, node, owners)
+        if not nested and not e.puller.gathers and (e.scope.lane or guard or _splits(e, node)):
+            _load_branches(e, node, {n for n, found in owners.items() if len(found) == 1}, guard)
 
 
-def _load_branches(e: Emitter, node: Node, owners: Mapping[Node, int]) -> None:
+def _load_branches(e: Emitter, node: Node, owned: Set[Node], guard: str) -> None:
     conditions: Sequence[Condition] = node.payload
-    own = [[n for n in reachable(e.puller, [b]) if n.kind == "load" and not n.total and owners[n] == 1] for b in node.args]
+    loads_of = [[n for n in reachable(e.puller, [b]) if n.kind == "load"] for b in node.args]
+    split = _splits(e, node)  # then one load for all lanes has no one condition
+    own = [[n for n in loads if n in owned and not e.written(n) and (e.is_array(n) or not split)] for loads in loads_of]
     if not any(own):
         return
     e.prepare([*exprs_of(node), *(n.payload[1] for loads in own for n in loads)])
     before, e.share = e.share, e.share / len(node.args)
     for k, loads in enumerate(own):
         failed = [f"!({_test(e, c)})" for c in conditions[:k]]
-        test = " && ".join([*failed, *(_test(e, c) for c in conditions[k : k + 1])])
+        test = " && ".join([*([guard] if guard else []), *failed, *(_test(e, c) for c in conditions[k : k + 1])])
         for load in loads:
             number, address = load.payload
-            e.loads += 1
             e.access(f"p{number}", load.dtype.size, vector=False)
             text = f"{test} ? gf_up(p{number}[{e.index(address)}]) : ({compute_type(load.dtype)})0"
             e.scope.names[load] = e.define_as(load.dtype, text, array=e.is_array(load))
@@ -104,7 +137,6 @@ def _one_load(e: Emitter, node: Node) -> list[tuple[Node, str]]:
         address = f"({_test(e, condition)} ? {e.index(base)} : {address})"
     raw = e.fresh("m")
     e.line(f"const auto {raw} = gf_load_vec<{ctype}, {e.lanes}>(p{number} + {address});")
-    e.loads += 1
     e.access(f"p{number}", chosen[0].dtype.size, vector=True)
     value = e.define_as(chosen[0].dtype, f"gf_up({raw}.v[j])", array=True)
     return [(load, value) for load in chosen]

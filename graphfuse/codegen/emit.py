@@ -29,11 +29,11 @@ class Emitter(IntegerWriter):
         super().__init__(puller, wide=wide, lanes=lanes, symbols=symbols)
         self.accesses: list[Access] = []
         self.share = 1.0  # of the elements, those that take the branch being written
-        self.loads = 0  # written so far
         self.kept = 0  # registers of a thread that hold a row between passes
         self.raw: dict[Node, str] = {}  # vectors as they were loaded, by node
         self.taps: dict[tuple[int, Index], list[int]] = {}  # the places of each window
         self.in_window = False
+        self.sides: list[str] | None = None  # while windows are exchanged: the statements that take elements from neighbours
 
     def ref(self, node: Node) -> str:
         """The C expression of a node's value; writes what it needs first. Lane-dependent ones mention ``j``."""
@@ -77,8 +77,11 @@ class Emitter(IntegerWriter):
             raise AssertionError("a reduction is used before its pass")
         args = [self._name(a) for a in node.args]
         self.prepare(exprs_of(node))
-        if node.payload in ("div", "div_by") and node.dtype.compute is dtypes.F32 and self.is_array(node):
-            return self._divide_lanes(node, args)
+        if node.payload in ("div", "div_by") and node.dtype.compute is dtypes.F32:
+            if self.is_array(node):
+                return self._divide_lanes(node, args)
+            if _is_one(node.args[0]) and node.vars:
+                return self.define(node, f"gf_rcp({args[1]})")
         return self.define(node, self._operation(node, args))
 
     def _divide_lanes(self, node: Node, args: list[str]) -> str:
@@ -87,10 +90,8 @@ class Emitter(IntegerWriter):
         rare = self.fresh("rare")
         self.line(f"bool {rare} = false;")
         inverse = args[2] if len(args) > 2 else self.define_as(dtypes.F32, f"gf_rcp_near({by}, {rare})", array=True)
-        if node.args[0].kind == "const" and node.args[0].payload == 1.0:
-            name = inverse
-        else:
-            name = self.define_as(dtypes.F32, f"gf_div_near({x}, {by}, {inverse}, {rare})", array=True)
+        quotient = f"gf_div_near({x}, {by}, {inverse}, {rare})"
+        name = inverse if _is_one(node.args[0]) else self.define_as(dtypes.F32, quotient, array=True)
         self.line(f"if ({rare}) {{ GF_LANES({self.lanes}) {name} = {x} / {by}; }}")
         return name
 
@@ -122,7 +123,6 @@ class Emitter(IntegerWriter):
 
     def _write_load(self, node: Node) -> str:
         number, address = node.payload
-        self.loads += 1
         self.prepare([address])
         pointer, size = f"p{number}", node.dtype.size
         if not self.is_array(node):
@@ -141,7 +141,7 @@ class Emitter(IntegerWriter):
         return f"{raw}.v[j]"
 
     def _note(self, node: Node, pointer: str) -> None:
-        if any(v.name == "j" for v in node.vars):  # inside a lane loop: one element at a time
+        if any(v.name == "j" for v in node.vars) or (self.lanes == 1 and node.vars):  # one element at a time
             self.access(pointer, node.dtype.size, vector=False)
 
     def access(self, pointer: str, size: int, *, vector: bool) -> None:
@@ -151,3 +151,7 @@ class Emitter(IntegerWriter):
     def written(self, node: Node) -> bool:
         """Whether a node's expression is at hand: a literal, or a name seen here."""
         return node.kind == "const" or any(node in s.names for s in self.scopes())
+
+
+def _is_one(node: Node) -> bool:
+    return node.kind == "const" and node.payload == 1.0

@@ -70,11 +70,9 @@ class Shaped:
         self.segment = segment
         self.config = config
         self.lanes = next((n for n in (config.lanes, 8, 4, 2) if n and self._worthwhile(n)), 1) if config.lanes != 1 else 1
-        self.loads = self._tried(self.lanes).loads
-        wishes = config.lanes or config.items
-        self.walk = columns.choose(program, segment, self.lanes) if isinstance(segment, Pointwise) and not wishes else None
-        if self.walk:
-            self.lanes = self.walk.lanes
+        self.moved = sum(a.bytes for a in self._tried(self.lanes).accesses) / self.lanes  # bytes for an element
+        walks = isinstance(segment, Pointwise) and self.lanes == 1 and not config.lanes and not config.items
+        self.walk = columns.choose(program, segment) if walks and isinstance(segment, Pointwise) else None
         self.team = _wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
         self.open_rows = _open_length(program, segment, self.lanes) if isinstance(segment, Rows) and not config.team else None
 
@@ -101,19 +99,20 @@ class Shaped:
         emitter = Emitter(
             Puller(self.program, _windows(self.program, self.segment, lanes)), wide=True, lanes=lanes, symbols=self.program.symbols
         )
-        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), 1, 1, "0")
+        _emit_segment(emitter, self.program, self.segment, Team(1, THREADS), 1, pointwise.ALONE, "0")
         return emitter
 
-    def rows(self, lanes: int) -> int:
-        """Neighbouring rows of one thread in a pointwise segment."""
-        own = isinstance(self.segment, Pointwise) and self.config.items is None
-        return pointwise.choose_rows(self.program, self.segment, lanes) if own and isinstance(self.segment, Pointwise) else 1
+    def tile(self, lanes: int) -> pointwise.Tile:
+        """Neighbours that one thread makes in a pointwise segment."""
+        if not isinstance(self.segment, Pointwise) or self.config.items is not None:
+            return pointwise.ALONE
+        return pointwise.choose_tile(self.program, self.segment, lanes)
 
-    def items(self, lanes: int, block: int) -> int:
+    def items(self, lanes: int) -> int:
         """Vectors of one thread in a pointwise segment."""
-        if not isinstance(self.segment, Pointwise) or self.rows(lanes) > 1:
+        if not isinstance(self.segment, Pointwise) or self.tile(lanes).count > 1:
             return 1
-        return pointwise.choose_items(self.segment, lanes, block, self.loads, self.config.items)
+        return pointwise.choose_items(self.segment, lanes, self.moved * lanes, self.config.items)
 
 
 def _windows(program: Program, segment: Pointwise | Rows, lanes: int) -> frozenset[int]:
@@ -207,7 +206,8 @@ def _sizes(program: Program) -> list[Dim]:
 def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[str, Variant]:
     program = kernel.program
     shapes = [s.suited(choice) for s in shapes]
-    block = max((s.team.block if s.team and s.team.threads > WARP else s.config.threads or THREADS for s in shapes), default=THREADS)
+    usual = THREADS if any(s.team for s in shapes) else pointwise.THREADS
+    block = max((s.team.block if s.team and s.team.threads > WARP else s.config.threads or usual for s in shapes), default=usual)
     if len(shapes) == 1 and shapes[0].team:
         block = shapes[0].team.block
     lines: list[str] = []
@@ -225,10 +225,10 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         emitter = Emitter(Puller(program, _windows(program, shaped.segment, lanes)), wide=choice.wide, lanes=lanes, symbols=program.symbols)
         count = _blocks(shaped, lanes, block)
         edge = _edge(outer, number, first)
-        if shaped.walk and lanes == shaped.walk.lanes and isinstance(shaped.segment, Pointwise):
+        if shaped.walk and isinstance(shaped.segment, Pointwise):
             columns.emit(emitter, program, shaped.segment, shaped.walk, block, edge)
         else:
-            _emit_segment(emitter, program, shaped.segment, _team(shaped, block), shaped.items(lanes, block), shaped.rows(lanes), edge)
+            _emit_segment(emitter, program, shaped.segment, _team(shaped, block), shaped.items(lanes), shaped.tile(lanes), edge)
         last = number == len(shapes) - 1
         head = "{" if last else f"if (blockIdx.x < {_edge(outer, number + 1, first + count)}) {{"
         lines += [head if number == 0 else f"else {head}", *(INDENT + text for text in emitter.scope.lines), "}"]
@@ -260,9 +260,9 @@ def _folds(program: Program, segment: Pointwise | Rows) -> int:
 def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
     if isinstance(shaped.segment, Rows):
         return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
-    if shaped.walk and lanes == shaped.walk.lanes:
-        return columns.blocks(shaped.segment, shaped.walk, block)
-    return pointwise.blocks(shaped.segment, lanes, block, shaped.items(lanes, block), shaped.rows(lanes))
+    if shaped.walk:
+        return columns.blocks(shaped.segment, block)
+    return pointwise.blocks(shaped.segment, lanes, block, shaped.items(lanes), shaped.tile(lanes))
 
 
 def _edge(outer: Emitter, number: int, count: Dim) -> str:
@@ -276,12 +276,14 @@ def _edge(outer: Emitter, number: int, count: Dim) -> str:
     return name
 
 
-def _emit_segment(emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, each: int, rows: int, first: str) -> None:
+def _emit_segment(
+    emitter: Emitter, program: Program, segment: Pointwise | Rows, team: Team, each: int, tile: pointwise.Tile, first: str
+) -> None:
     emitter.scope.lane = emitter.lanes == 1
     if isinstance(segment, Rows):
         RowEmitter(emitter, program, segment, team).emit(first)
     else:
-        pointwise.emit(emitter, program, segment, team.block, each, rows, first)
+        pointwise.emit(emitter, program, segment, team.block, each, tile, first)
 
 
 def _resident(program: Program, block: int, kept: int) -> int:

@@ -271,6 +271,11 @@ GF_INLINE float gf_div_near(float x, float b, float y, bool& rare) {
   rare |= !((normal || x == 0.0f) && by > 0x1p-30f && by < 0x1p30f);
   return normal ? third : first;
 }
+GF_INLINE float gf_rcp(float b) {
+  bool rare = false;
+  const float near = gf_rcp_near(b, rare);
+  return rare ? 1.0f / b : near;
+}
 GF_INLINE float gf_div_by(float x, float b, float y) {
   bool rare = false;
   const float near = gf_div_near(x, b, y, rare);
@@ -312,6 +317,16 @@ template <bool Max, bool Last> struct gf_fold_arg {
   }
 };
 
+// A value of another thread of the warp: `source` is its lane.
+template <class T> GF_INLINE T gf_shuffle(T x, int source) {
+  union { T value; gf_u32 word[(sizeof(T) + 3) / 4]; } box;
+  for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = 0;
+  box.value = x;
+  GF_UNROLL
+  for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = __shfl_sync(0xffffffffu, box.word[w], source);
+  return box.value;
+}
+template <class T> GF_INLINE T gf_beside(T x, int by) { return gf_shuffle(x, (threadIdx.x + by) & 31); }
 template <class T> GF_INLINE T gf_shuffle_xor(T x, int mask) {
   union { T value; gf_u32 word[(sizeof(T) + 3) / 4]; } box;
   for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = 0;

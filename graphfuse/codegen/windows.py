@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from graphfuse.codegen.cases import load_early, load_safe
 from graphfuse.codegen.text import compute_type
 from graphfuse.ir import expr
 from graphfuse.ir.expr import Dim
@@ -26,6 +27,19 @@ def find_windows(e: Emitter, roots: Sequence[Node]) -> None:
             e.taps.setdefault(key, []).append(place)
 
 
+def exchange(e: Emitter, roots: Sequence[Node]) -> None:
+    """Writes the windows of ``roots`` in a block that whole warps enter, each with 32 neighbouring vectors of one row.
+
+    What a vector's neighbours have comes from their threads: all loads first, then the shuffles that wait for them.
+    """
+    e.sides = []
+    for node in reachable(e.puller, roots, branches=False):
+        if node.kind == "tap":
+            e.ref(node)
+    e.scope.lines += e.sides
+    e.sides = None
+
+
 def write_tap(e: Emitter, node: Node) -> str:
     """One place of a window: the elements of all places and lanes are computed once, into one array."""
     number, index = node.payload
@@ -45,7 +59,8 @@ def _write_window(e: Emitter, number: int, key: tuple[int, Index], first: int, r
     *outer, last = key[1]
     array, width = e.fresh("w"), e.lanes + reach
     ctype = compute_type(e.puller.program.body[number].dtype)
-    e.in_window = True
+    inside, e.in_window = e.in_window, True
+    sides, e.sides = e.sides, None  # a window that another one reads must be whole at once
     aligned = next((p for p in range(first, first + reach + 1) if _aligned(e, number, (*outer, last + p + _lane(e)))), None)
     if aligned is None:  # no place stands at whole vectors: all elements one by one
         before, e.lanes = e.lanes, width
@@ -56,9 +71,24 @@ def _write_window(e: Emitter, number: int, key: tuple[int, Index], first: int, r
         value = e.ref(e.puller.pull_through(number, (*outer, last + aligned + _lane(e))))
         e.line(f"{ctype} {array}[{width}]; GF_LANES({e.lanes}) {array}[j + {aligned - first}] = {value};")
         for k in [*range(aligned - first), *range(aligned - first + e.lanes, width)]:
-            e.line(f"{array}[{k}] = {e.ref(e.puller.pull_through(number, (*outer, last + first + k)))};")
-    e.in_window = False
+            element, side = e.puller.pull_through(number, (*outer, last + first + k)), -1 if k < aligned - first else 1
+            beside = k - side * e.lanes  # the neighbour's vector has it there
+            if sides is not None and 0 <= beside - (aligned - first) < e.lanes:
+                sides.append(_write_side(e, f"{array}[{k}]", f"gf_beside({array}[{beside}], {side})", side, element))
+            else:
+                e.line(f"{array}[{k}] = {e.ref(element)};")
+    e.in_window, e.sides = inside, sides
     return array
+
+
+def _write_side(e: Emitter, target: str, beside: str, side: int, element: Node) -> str:
+    """Loads an element beside the thread's own vector at the end of the warp alone; the statement that takes it from a neighbour."""
+    end = f"threadIdx.x % 32 == {0 if side < 0 else 31}"
+    with e.block("{"):  # names of what only the end has loaded stay inside
+        load_safe(e, [element], end)
+        load_early(e, [element], end)
+        e.line(f"{target} = {e.ref(element)};")
+    return f"{{ const auto near = {beside}; {target} = {end} ? {target} : near; }}"
 
 
 def _lane(e: Emitter) -> Dim:

@@ -166,7 +166,7 @@ def test_wishes_change_what_they_name() -> None:
 def test_a_wish_that_cannot_be_followed_is_passed_over() -> None:
     odd = pointwise(size=4099)
     assert generate(odd, Config(lanes=8)).text == generate(odd).text
-    assert generate(odd, Config(items=4)).variants == generate(odd).variants
+    assert generate(odd, Config(team=4)).text == generate(odd).text
 
 
 @pytest.mark.parametrize("wish", [{"lanes": 3}, {"threads": 0}, {"team": 33}, {"items": 2.0}])
