@@ -69,10 +69,15 @@ class Shaped:
         self.program = program
         self.segment = segment
         self.config = config
+        self._emitters: dict[int, Emitter] = {}  # by lanes: what was tried
+        self._tiles: dict[int, pointwise.Tile] = {}
         self.lanes = next((n for n in (config.lanes, 8, 4, 2) if n and self._worthwhile(n)), 1) if config.lanes != 1 else 1
-        self.moved = sum(a.bytes for a in self._tried(self.lanes).accesses) / self.lanes  # bytes for an element
-        walks = isinstance(segment, Pointwise) and self.lanes == 1 and not config.lanes and not config.items
-        self.walk = columns.choose(program, segment) if walks and isinstance(segment, Pointwise) else None
+        self.moved = 0.0  # bytes for an element of a pointwise segment
+        self.walk: columns.Walk | None = None
+        if isinstance(segment, Pointwise):
+            self.moved = sum(a.bytes for a in self._tried(self.lanes).accesses) / self.lanes
+            if self.lanes == 1 and not config.lanes and not config.items:
+                self.walk = columns.choose(program, segment)
         self.team = _wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
         self.open_rows = _open_length(program, segment, self.lanes) if isinstance(segment, Rows) and not config.team else None
 
@@ -87,7 +92,8 @@ class Shaped:
     def _worthwhile(self, lanes: int) -> bool:
         """Vectors pay when most bytes then move by accesses of at most 16 bytes that are whole vectors."""
         sizes = [expr.product(self.segment.shape)] if isinstance(self.segment, Pointwise) else [o.columns for o in self.segment.outputs]
-        if not any(pointwise.lanes_fit(c, lanes) and c != 0 for c in sizes):
+        smallest = min(t.size for t, _ in (*self.program.params, *self.program.outputs))
+        if smallest * lanes > VECTOR or not any(pointwise.lanes_fit(c, lanes) and c != 0 for c in sizes):
             return False
         emitter = self._tried(lanes)
         good = sum(a.bytes for a in emitter.accesses if a.vector or a.window)
@@ -96,6 +102,11 @@ class Shaped:
 
     def _tried(self, lanes: int) -> Emitter:
         """The segment written with vectors of ``lanes``, to see what it does to memory."""
+        if lanes not in self._emitters:
+            self._emitters[lanes] = self._written(lanes)
+        return self._emitters[lanes]
+
+    def _written(self, lanes: int) -> Emitter:
         emitter = Emitter(
             Puller(self.program, _windows(self.program, self.segment, lanes)), wide=True, lanes=lanes, symbols=self.program.symbols
         )
@@ -106,11 +117,13 @@ class Shaped:
         """Neighbours that one thread makes in a pointwise segment."""
         if not isinstance(self.segment, Pointwise) or self.config.items is not None:
             return pointwise.ALONE
-        return pointwise.choose_tile(self.program, self.segment, lanes)
+        if lanes not in self._tiles:
+            self._tiles[lanes] = pointwise.choose_tile(self.program, self.segment, lanes)
+        return self._tiles[lanes]
 
     def items(self, lanes: int) -> int:
-        """Vectors of one thread in a pointwise segment."""
-        if not isinstance(self.segment, Pointwise) or self.tile(lanes).count > 1:
+        """Vectors of one thread in a pointwise segment; where single elements only stand in for vectors, compiling counts more."""
+        if not isinstance(self.segment, Pointwise) or lanes < self.lanes or self.tile(lanes).count > 1:
             return 1
         return pointwise.choose_items(self.segment, lanes, self.moved * lanes, self.config.items)
 

@@ -93,7 +93,7 @@ def _has_choices(program: Program, segment: Pointwise, lanes: int) -> bool:
 
 
 def _distinct_loads(program: Program, segment: Pointwise, lanes: int, tile: Tile) -> int:
-    nodes = _made(program, segment, lanes, tile)
+    nodes = [n for n in _made(program, segment, lanes, tile) if n.vars]  # what is the same everywhere costs nothing
     return len({window(n)[0] for n in nodes if n.kind == "tap"}) + sum(n.kind == "load" for n in nodes)
 
 
