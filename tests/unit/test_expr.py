@@ -42,7 +42,7 @@ def naive(text: str, env: dict[str, int]) -> int:
     return int(eval(text, {"__builtins__": {}, "max": max, "min": min}, env))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(expressions, expressions, environments)
 def test_arithmetic_means_what_integers_mean(a: Dim, b: Dim, env: dict[str, int]) -> None:
     va, vb = evaluate(a, env), evaluate(b, env)
@@ -53,7 +53,7 @@ def test_arithmetic_means_what_integers_mean(a: Dim, b: Dim, env: dict[str, int]
         assert (evaluate(floordiv(a, divisor), env), evaluate(modulo(a, divisor), env)) == divmod(va, divisor)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(expressions, expressions, environments)
 def test_bounds_and_proofs_hold(a: Dim, b: Dim, env: dict[str, int]) -> None:
     value = evaluate(a, env)
@@ -66,7 +66,7 @@ def test_bounds_and_proofs_hold(a: Dim, b: Dim, env: dict[str, int]) -> None:
         assert value < evaluate(b, env)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(expressions)
 def test_text_reads_back(a: Dim) -> None:
     named = expr.substitute(a, {Var(n, e): sym(n) for n, e in EXTENTS.items()})

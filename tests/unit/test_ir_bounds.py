@@ -30,7 +30,7 @@ dims = st.recursive(
 
 
 @given(dims)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_what_is_proven_holds(dim: Dim) -> None:
     if expr.is_nonneg(dim):
         values = [expr.evaluate(dim, {"n": n, "m": m}) for n, m in itertools.product((0, 1, 2, 3, 5, 8, 13), repeat=2)]

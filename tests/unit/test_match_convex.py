@@ -33,7 +33,7 @@ def dags(draw: st.DrawFn) -> list[list[int]]:
     return [sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(dags(), st.lists(st.tuples(st.integers(0, 13), st.integers(0, 13)), max_size=25))
 def test_merges_are_taken_exactly_when_they_close_no_cycle(preds: list[list[int]], pairs: list[tuple[int, int]]) -> None:
     clusters = Clusters(preds)
@@ -58,7 +58,7 @@ def test_merges_are_taken_exactly_when_they_close_no_cycle(preds: list[list[int]
         assert all(place[clusters.find(p)] <= place[clusters.find(n)] for n, needed in enumerate(preds) for p in needed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(dags(), st.data())
 def test_groups_to_start_with_are_checked(preds: list[list[int]], data: st.DataObject) -> None:
     labels = [data.draw(st.integers(0, 4)) for _ in preds]

@@ -57,7 +57,7 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(), st.sampled_from(["auto", "aggressive"]))
 def test_random_graphs(proto: onnx.ModelProto, policy: str) -> None:
     given_model = load_model(proto)
