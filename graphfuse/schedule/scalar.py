@@ -411,8 +411,11 @@ def compare(left: Dim, right: Dim) -> tuple[Dim, Dim]:
 
 
 def vector_address(address: Dim, lanes: int) -> bool:
-    """Whether lanes 0, 1... are neighbours in memory and lane 0 stands at a multiple of ``lanes``."""
+    """Whether lanes 0, 1... are neighbours in memory and lane 0 stands at a multiple of ``lanes``.
+
+    No other than a power of two: a window of five elements is no vector, although every fifth address is a multiple of five.
+    """
     lane = Var("j", lanes)
-    if expr.coefficient(address, lane) != 1:
+    if lanes & (lanes - 1) or expr.coefficient(address, lane) != 1:
         return False
     return expr.exact_quotient(expr.substitute(address, {lane: 0}), lanes) is not None

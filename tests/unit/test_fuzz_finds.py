@@ -200,3 +200,20 @@ def test_what_is_small_beside_1_is_not_lost() -> None:
         model([helper.make_node("Mish", ["x"], ["y"])], {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}, opset=22),
         {"x": np.float32([-95, -60, 0, 90])},
     )
+
+
+# --- windows as wide as a row
+
+
+@pytest.mark.parametrize(("width", "offsets"), [(5, (0, 1, 3)), (3, (0, 1)), (6, (0, 2)), (10, (0, 2)), (7, (0, 3))])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
+def test_a_window_as_wide_as_a_row_on_the_host_device(width: int, offsets: tuple[int, ...], dtype: type) -> None:
+    """Its rows stand at multiples of its width, but not at multiples of 16 bytes: it is no vector. Such kernels crashed."""
+    size = width - max(offsets)
+    starts = [np.array([o]) for o in offsets]
+    constants = {f"s{k}": s for k, s in enumerate(starts)} | {f"e{k}": s + size for k, s in enumerate(starts)} | {"a": np.array([2])}
+    nodes = [helper.make_node("Slice", ["x", f"s{k}", f"e{k}", "a"], [f"t{k}"]) for k in range(len(offsets))]
+    nodes += [helper.make_node("Add", [f"r{k - 1}" if k else "z", f"t{k}"], [f"r{k}"]) for k in range(len(offsets))]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    made = model(nodes, {"x": (kind, [12, 4, width]), "z": (kind, [12, 4, size])}, {nodes[-1].output[0]: (kind, [12, 4, size])}, constants)
+    check_on_host(made, {"x": (4 * normal(12, 4, width)).astype(dtype), "z": (4 * normal(12, 4, size)).astype(dtype)})
