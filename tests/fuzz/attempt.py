@@ -40,6 +40,14 @@ class Account:
     tally: Tally = field(default_factory=Tally)
     skipped: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: Account) -> None:
+        """Adds the counts of other cases."""
+        self.graphs, self.nodes = self.graphs + other.graphs, self.nodes + other.nodes
+        self.regions, self.host = self.regions + other.regions, self.host + other.host
+        self.tally.judged += other.tally.judged
+        self.tally.unjudged += other.tally.unjudged
+        self.skipped.update(other.skipped)
+
     def __str__(self) -> str:
         total = self.tally.judged + self.tally.unjudged
         skipped = ", ".join(f"{k} {v}" for k, v in self.skipped.most_common())

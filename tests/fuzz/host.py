@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from tests.fuzz.attempt import Account, Finding, rewritten, run_session
 from tests.fuzz.oracle import Oracle
 from tests.fuzz.reference import Unsupported
 from tests.fuzz.strategies import Case
+
+T = TypeVar("T")
 
 
 def attempt_on_host(cases: Sequence[Case], account: Account) -> Iterator[tuple[Case, Finding]]:
@@ -33,8 +37,42 @@ def attempt_on_host(cases: Sequence[Case], account: Account) -> Iterator[tuple[C
             for case in cases:
                 yield from attempt_on_host([case], account)
             return
-        for case, result in made:
-            yield from ((case, finding) for finding in _run(case, result, account))
+        for case, finding in _run_apart(made, account):
+            yield case, finding
+
+
+def _run_apart(made: Sequence[tuple[Case, graphfuse.Result]], account: Account) -> Iterator[tuple[Case, Finding]]:
+    """Runs the cases in a process of their own, as a kernel that reads where it must not ends the process; then each by itself."""
+    done = _apart(lambda: _run_all(made))
+    if not isinstance(done, int):
+        own, found = done
+        account.add(own)
+        yield from ((made[k][0], finding) for k, finding in found)
+    elif len(made) == 1:
+        yield made[0][0], Finding("crash", f"its kernels end the process by signal {done}")
+    else:
+        for one in made:
+            yield from _run_apart([one], account)
+
+
+def _run_all(made: Sequence[tuple[Case, graphfuse.Result]]) -> tuple[Account, list[tuple[int, Finding]]]:
+    own = Account()
+    return own, [(k, finding) for k, (case, result) in enumerate(made) for finding in _run(case, result, own)]
+
+
+def _apart(run: Callable[[], T]) -> T | int:
+    """What ``run`` gives in a fork of this process; the signal that ended it, if one did."""
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: sender.send(run()))
+    child.start()
+    sender.close()
+    try:
+        given = receiver.recv()
+    except EOFError:
+        given = None
+    child.join()
+    return given if given is not None else -(child.exitcode or 0)
 
 
 def _compile(regions: Sequence[FusedRegion]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper
 
+from tests.conftest import compiler_absence
+from tests.fuzz import host
 from tests.fuzz.attempt import Account, attempt
 from tests.fuzz.oracle import Oracle, Tally
 from tests.fuzz.reduce import load, reduced, save
@@ -123,6 +126,24 @@ def test_a_failing_graph_is_made_small_and_can_be_run_again(tmp_path: Path) -> N
     assert again.model == small.model
     assert all(np.array_equal(again.feeds[0][n], a, equal_nan=True) for n, a in small.feeds[0].items())
     assert attempt(again, Account()) is None
+
+
+@pytest.mark.skipif(compiler_absence() is not None, reason=str(compiler_absence()))
+def test_a_kernel_that_ends_the_process_is_found_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [numbered_case(5, k) for k in range(4)]
+    bad = cases[2].model
+
+    def run(case: Case, result: object, account: Account) -> Iterator[None]:
+        if case.model is bad:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        account.host += 1
+        yield from ()
+
+    monkeypatch.setattr(host, "_run", run)
+    account = Account()
+    found = list(host.attempt_on_host(cases, account))
+    assert [(case.model is bad, finding.stage) for case, finding in found] == [(True, "crash")]
+    assert account.host == 3
 
 
 def test_cases_by_number_are_the_same_again() -> None:
