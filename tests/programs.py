@@ -200,6 +200,18 @@ def window_of_a_window() -> Program:
 
 
 @case()
+def windows_of_3_and_6_elements() -> Program:
+    """Whole rows of the inputs, which are no vectors all the same."""
+    b = Builder()
+    outputs = []
+    for wide, reach in ((3, 1), (6, 2)):
+        x, y = b.param(F32, (3, wide)), b.param(F32, (3, wide + 2))
+        z = b.map("max", x, b.slice(y, (0, 1), (3, wide)))
+        outputs.append(b.slice(z, (0, 0), (3, wide - reach)) - b.slice(z, (0, reach), (3, wide - reach)))
+    return b.finish(outputs)
+
+
+@case()
 def windows_across_threads() -> Program:
     """Rows of whole warps, two and more, so that what is beside a vector comes from another thread, or from another warp's part."""
     b = Builder()

@@ -14,8 +14,8 @@ from graphfuse.ir.program import Program
 from graphfuse.schedule.kernel import Pointwise, exprs_of, nominal, reachable
 from graphfuse.schedule.scalar import Index, Node, Puller, delinear, linear, vector_address, windows
 
-THREADS = 128  # of a block. Measured on an H200: never slower than 256, and 2% faster where a thread has much to compute
-IN_FLIGHT = 32  # bytes that a thread should move. Measured: 16 cost a tenth, 4 a quarter; 64 gain nothing
+THREADS = 128  # of a block. Measured on an H200: within 1% of 256, and 2 to 5% faster where a thread has much to compute
+IN_FLIGHT = 32  # bytes that a thread should move. Measured on an H200: with 20 it takes 5% longer, with 10 37%; 64 gain nothing
 MOST_ITEMS = 8
 MOST_AT_ONCE = 8  # loads before anything is computed
 LESS = 0.7  # of the loads that rows on their own need
