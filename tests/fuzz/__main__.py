@@ -2,57 +2,25 @@
 
 FUZZ_SEED (default 1) and FUZZ_COUNT (default 20000) say which graphs; graph number k of a seed is always the same one, and a run
 that was cut short goes on with FUZZ_SEED set to the last seed it printed. FUZZ_HOST (default 10) is the share, in percent, of
-graphs that also run as kernels on the CPU. Failures are made small and saved under out/fuzz.
+graphs that also run as kernels on the CPU, FUZZ_JOBS (default: every core) how many processes work. Failures are made small and saved under out/fuzz.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
-from tests.fuzz.attempt import Account, Finding, attempt
-from tests.fuzz.host import attempt_on_host
-from tests.fuzz.reduce import described, load, reduced, save
-from tests.fuzz.strategies import Case, first_cases
+from tests.fuzz.attempt import Account
+from tests.fuzz.batch import OUT, once, run_batch
+from tests.fuzz.reduce import load
 
+DEFAULTS = {"SEED": 1, "COUNT": 20000, "HOST": 10, "JOBS": os.cpu_count() or 1}
 BATCH = 50  # graphs of one seed, whose kernels are compiled together
-OUT = Path("out/fuzz")
-
-
-def run_seed(seed: int, count: int, on_host: int, account: Account) -> Iterator[tuple[Case, Finding]]:
-    """The cases of a seed that fail; the first ``on_host`` of them also run on the host device."""
-    cases = first_cases(seed, count)
-    sound = []
-    for case in cases:
-        found = attempt(case, account)
-        if found is None:
-            sound.append(case)
-        else:
-            yield case, found
-    yield from attempt_on_host(sound[:on_host], account)
-
-
-def tell(case: Case, finding: Finding, name: str) -> None:
-    """Makes a failing case small, saves it and prints how to run it again."""
-    small = reduced(case, lambda c: _stage(c) == finding.stage)
-    path = save(small, OUT, name)
-    print(
-        f"\nFAILED {_once(small) or finding}\n{described(small)}\nagain: {Path(sys.executable).name} -m tests.fuzz --replay {path}",
-        flush=True,
-    )
-
-
-def _once(case: Case) -> Finding | None:
-    return attempt(case, Account()) or next((f for _, f in attempt_on_host([case], Account())), None)
-
-
-def _stage(case: Case) -> str:
-    found = _once(case)
-    return found.stage if found else ""
 
 
 def main() -> int:
@@ -62,22 +30,22 @@ def main() -> int:
     if given.replay and not given.replay.is_file():
         parser.error(f"{given.replay} is not there; failures are saved in {OUT}")
     if given.replay:
-        found = _once(load(given.replay))
+        found = once(load(given.replay))
         print(f"FAILED {found}" if found else "passed")
         return 1 if found else 0
-    return _long(int(os.environ.get("FUZZ_SEED", "1")), int(os.environ.get("FUZZ_COUNT", "20000")), int(os.environ.get("FUZZ_HOST", "10")))
+    number = {name: int(os.environ.get(f"FUZZ_{name}", default)) for name, default in DEFAULTS.items()}
+    return _long(number["SEED"], number["COUNT"], number["HOST"], number["JOBS"])
 
 
-def _long(seed: int, count: int, host_percent: int) -> int:
+def _long(seed: int, count: int, host_percent: int, jobs: int) -> int:
     account, failures, begun = Account(), 0, time.monotonic()
-    while account.graphs < count:
-        size = min(BATCH, count - account.graphs)
-        for number, (case, finding) in enumerate(run_seed(seed, size, -(-size * host_percent // 100), account)):
-            failures += 1
-            tell(case, finding, f"seed{seed}_{number}")
-        rate = account.graphs / (time.monotonic() - begun)
-        print(f"FUZZ_SEED={seed}: {failures} failures, {rate:.1f} graphs/s; {account}", flush=True)
-        seed += 1
+    sizes = [min(BATCH, count - done) for done in range(0, count, BATCH)]
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        for number, (found, failed) in enumerate(pool.map(run_batch, range(seed, seed + len(sizes)), sizes, repeat(host_percent))):
+            account.add(found)
+            failures += failed
+            rate = account.graphs / (time.monotonic() - begun)
+            print(f"FUZZ_SEED={seed + number}: {failures} failures, {rate:.1f} graphs/s; {account}", flush=True)
     return 1 if failures else 0
 
 
