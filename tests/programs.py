@@ -403,3 +403,28 @@ def pool_symbolic() -> Program:
 
 FOLDED = 40_000  # the longest reduction above
 __all__ = ["CASES", "FOLDED", "Case", "compare", "dtypes", "expected", "inputs_for"]
+
+
+@case()
+def rows_of_clusters() -> Program:
+    b = Builder()
+    x, w = b.param(F32, (3, 8192)), b.param(F32, (8192,))
+    y = layer_norm(b, x, 8192) * w
+    return b.finish([y, b.reduce("argmax", x, [1]), b.reduce("min", b.cast(x, I8), [1])])
+
+
+@case()
+def rows_of_clusters_without_vectors() -> Program:
+    b = Builder()
+    x = b.param(F64, (2, 8191))
+    return b.finish([softmax(b, layer_norm(b, x, 8191), 1), b.reduce("sum", x, [1])])
+
+
+@case({"T": 40}, {"T": 5000})
+def norm_of_open_length() -> Program:
+    b = Builder()
+    x = b.param(F16, (3, sym("T")))
+    wide = b.cast(x, F32) * 3.0 + 500.0
+    middle = b.reduce("sum", wide, [1], keepdims=True) / 64.0
+    away = wide - middle  # from what is not the mean
+    return b.finish([b.reduce("sum", away * away, [1]), b.reduce("sum", (wide - 1.0) * (wide - 1.0), [1])])

@@ -12,6 +12,7 @@ _LEGAL: dict[str, tuple[int, ...]] = {
     "lanes": (1, 2, 4, 8, 16),
     "items": (1, 2, 4, 8),
     "threads": (64, 128, 256, 512, 1024),
+    "cluster": (1, 2, 4, 8),
     "team": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
 }
 
@@ -21,13 +22,15 @@ class Config:
     """Wishes for the shape of a kernel. A segment that cannot follow one decides by rule; results never depend on any.
 
     ``lanes`` elements in a vector, ``items`` vectors of a thread (pointwise), ``threads`` of a block, ``team`` threads
-    of a row: up to a warp several rows share a block, beyond it the row has a block of that many threads to itself.
+    of a row: up to a warp several rows share a block, beyond it the row has a block of that many threads to itself, or a
+    ``cluster`` of so many blocks where the GPU has clusters.
     """
 
     lanes: int | None = None
     items: int | None = None
     threads: int | None = None
     team: int | None = None
+    cluster: int | None = None
 
     def __post_init__(self) -> None:
         for name, legal in _LEGAL.items():

@@ -30,10 +30,13 @@ class Emitter(IntegerWriter):
         self.accesses: list[Access] = []
         self.share = 1.0  # of the elements, those that take the branch being written
         self.kept = 0  # registers of a thread that hold a row between passes
+        self.scratch = 0  # 8-byte words of shared memory for its folds, each in a place of its own
         self.raw: dict[Node, str] = {}  # vectors as they were loaded, by node
         self.taps: dict[tuple[int, Index], list[int]] = {}  # the places of each window
         self.in_window = False
         self.sides: list[str] | None = None  # while windows are exchanged: the statements that take elements from neighbours
+        self.compact = False  # whether to rather write loops: the entry is for what seldom happens
+        self.early = False  # whether loads are to be asked for here and not where they are used
 
     def ref(self, node: Node) -> str:
         """The C expression of a node's value; writes what it needs first. Lane-dependent ones mention ``j``."""
@@ -127,18 +130,23 @@ class Emitter(IntegerWriter):
         pointer, size = f"p{number}", node.dtype.size
         if not self.is_array(node):
             self._note(node, pointer)
-            return self.define(node, f"gf_up({pointer}[{self.index(address)}])")
+            return self.define(node, f"gf_up({self._element(node, pointer)})")
         if not vector_address(address, self.lanes):
             self.access(pointer, size, vector=False)
             return self.define(node, f"gf_up({pointer}[{self.index(address)}])")
         self.access(pointer, size, vector=True)
         raw, ctype = self.fresh("m"), node.dtype.c
         base = expr.substitute(address, {Var("j", self.lanes): 0})
-        self.line(f"const auto {raw} = gf_load_vec<{ctype}, {self.lanes}>({pointer} + {self.index(base)});")
+        how = "early" if self.early else "vec"
+        self.line(f"const auto {raw} = gf_load_{how}<{ctype}, {self.lanes}>({pointer} + {self.index(base)});")
         self.raw[node] = raw
         if node.dtype.is_small_float:
             return self.define(node, f"gf_up({raw}.v[j])")
         return f"{raw}.v[j]"
+
+    def _element(self, node: Node, pointer: str) -> str:
+        place = self.index(node.payload[1])
+        return f"gf_load_early<{node.dtype.c}, 1>({pointer} + {place}).v[0]" if self.early else f"{pointer}[{place}]"
 
     def _note(self, node: Node, pointer: str) -> None:
         if any(v.name == "j" for v in node.vars) or (self.lanes == 1 and node.vars):  # one element at a time

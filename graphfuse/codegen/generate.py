@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from graphfuse.codegen import columns, pointwise
 from graphfuse.codegen.config import BY_RULE, Config
 from graphfuse.codegen.emit import Emitter
-from graphfuse.codegen.rowwise import MAX_UNROLLED, SCRATCH, RowEmitter, Team, walk
-from graphfuse.codegen.source import KernelSource, Variant
+from graphfuse.codegen.passes import walk
+from graphfuse.codegen.rowwise import MOST_KEPT, RowEmitter
+from graphfuse.codegen.source import CLUSTERS, KernelSource, Variant
+from graphfuse.codegen.teams import THREADS, WARP, Team, choose_cluster, choose_team, wished_team
 from graphfuse.codegen.text import INDENT
 from graphfuse.ir import expr
 from graphfuse.ir.expr import Dim, Expr
 from graphfuse.ir.program import Program
-from graphfuse.schedule.kernel import Kernel, Pointwise, Rows, nominal, plan, reachable
-from graphfuse.schedule.rows import ROW
-from graphfuse.schedule.scalar import Node, Puller, windows
+from graphfuse.schedule.kernel import Kernel, Pointwise, Rows, nominal, plan
+from graphfuse.schedule.scalar import Puller, windows
 
-THREADS = 256
-WARP = 32
 VECTOR = 16  # bytes of the widest access
-MOST_KEPT, FEW_OPERANDS = 40, 4  # what 64 registers a thread hold without spilling
+FEW_OPERANDS = 4  # that a thread holds beside them
 LONG_ROW = 1025  # elements from which on a row is worth a block instead of a warp
-MANY_ROWS = 256  # enough to fill a large device with one block each
 ENTRY = "graphfuse_kernel"
 LIMIT_32 = 1 << 31
 
@@ -39,14 +37,27 @@ def generate(program: Program, config: Config = BY_RULE) -> KernelSource:
     kernel = plan(program)
     shapes = [Shaped(kernel.program, s, config) for s in kernel.segments]
     entries = [_entry(kernel, shapes, choice) for choice in _choices(kernel, shapes)]
-    text = "\n".join([prelude(), *(text for text, _ in entries)])
+    clusters = [device_text("clusters.cuh")] if any(v.cluster > 1 for _, v in entries) else []
+    text = "\n".join([prelude(), *clusters, *(_where(text, variant) for text, variant in entries)])
     return KernelSource(text, tuple(v for _, v in entries), len(program.params), len(program.results), program.symbols)
 
 
-@lru_cache(maxsize=1)
+def _where(text: str, variant: Variant) -> str:
+    """An entry point, hidden from the architectures that do without it."""
+    if variant.cluster == 1 and not variant.before:
+        return text
+    return f"#if {'' if variant.cluster > 1 else '!'}GF_CLUSTERS\n{text}\n#endif"
+
+
 def prelude() -> str:
     """The device prelude that every kernel starts with."""
-    return (Path(__file__).parent / "prelude.cuh").read_text(encoding="utf-8")
+    return device_text("prelude.cuh")
+
+
+@lru_cache(maxsize=8)
+def device_text(name: str) -> str:
+    """A file of device code."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
@@ -54,12 +65,17 @@ def prelude() -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """One entry point: vectors or single elements, 32- or 64-bit indices, for rows of any length or for long ones."""
+    """One entry point: vectors or single elements, 32- or 64-bit indices, for rows of any length or for long ones.
+
+    ``cluster``: rows have a cluster each; ``before``: only for architectures before this one.
+    """
 
     name: str
     vectors: bool
     wide: bool
     long: bool = False
+    cluster: bool = False
+    before: int = 0
 
 
 class Shaped:
@@ -78,11 +94,18 @@ class Shaped:
             self.moved = sum(a.bytes for a in self._tried(self.lanes).accesses) / self.lanes
             if self.lanes == 1 and not config.lanes and not config.items:
                 self.walk = columns.choose(program, segment)
-        self.team = _wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
+        self.team = wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
+        self.cluster: Team | None = None
+        if isinstance(segment, Rows) and self.team:
+            self.cluster = choose_cluster(program, segment, self.lanes, self.team, config)
         self.open_rows = _open_length(program, segment, self.lanes) if isinstance(segment, Rows) and not config.team else None
 
     def suited(self, choice: Choice) -> Shaped:
-        """The same for an entry point: rows of a length that is open and may be long have a block each."""
+        """The same for an entry point: rows of a length that is open and may be long have a block each, few long rows a cluster."""
+        if choice.cluster:
+            other = copy(self)
+            other.team = self.cluster
+            return other
         if self.open_rows is None or not (choice.long or choice.wide):
             return self
         other = copy(self)
@@ -91,8 +114,11 @@ class Shaped:
 
     def _worthwhile(self, lanes: int) -> bool:
         """Vectors pay when most bytes then move by accesses of at most 16 bytes that are whole vectors."""
-        sizes = [expr.product(self.segment.shape)] if isinstance(self.segment, Pointwise) else [o.columns for o in self.segment.outputs]
         smallest = min(t.size for t, _ in (*self.program.params, *self.program.outputs))
+        if isinstance(self.segment, Pointwise):
+            sizes = [expr.product(self.segment.shape)]
+        else:
+            sizes = [p.columns for p in walk(Puller(self.program), self.program, self.segment, lanes).passes]
         if smallest * lanes > VECTOR or not any(pointwise.lanes_fit(c, lanes) and c != 0 for c in sizes):
             return False
         emitter = self._tried(lanes)
@@ -139,65 +165,17 @@ def _open_length(program: Program, rows: Rows, lanes: int) -> Expr | None:
     return longest if isinstance(longest, Expr) else None
 
 
-def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
-    """Threads for each row: by its length, and by whether neighbours in a row are neighbours in memory."""
-    puller = Puller(program)
-    passes = walk(puller, program, rows, lanes)
-    longest = max((p.columns for p in passes.passes), key=nominal)
-    if isinstance(longest, Expr):
-        return Team(WARP, THREADS)
-    if longest <= 1024 and not _along_columns(puller, passes.roots):
-        return Team(1, 128)
-    vectors = -(-longest // lanes)
-    if longest > 1024 or vectors > 2 * WARP:
-        return _block_team(longest, lanes, nominal(rows.rows))
-    threads = 1
-    while threads < min(vectors, WARP):
-        threads *= 2
-    return Team(threads, THREADS)
-
-
-def _block_team(longest: int, lanes: int, count: int) -> Team:
-    """A block for each row. Few rows want short chains of work, many rows want loads in flight: 2 or 4 vectors a thread.
-
-    Measured on an H200: 512 threads beat 256 by 9% on 8 rows of 4096 float32, and lose by 2% on 8192 rows of 8192 float16;
-    1024 threads, which leave a processor one block at a time, never win.
-    """
-    vectors = 2 if count < MANY_ROWS or longest <= 1024 else 4
-    threads = 64
-    while threads < 512 and longest > threads * max(lanes, 4) * vectors:
-        threads *= 2
-    if longest > threads * MAX_UNROLLED:
-        threads = 1024
-    return Team(threads, threads)
-
-
-def _wished_team(team: Team, config: Config) -> Team:
-    threads = config.team or team.threads
-    return Team(threads, threads if threads > WARP else config.threads or team.block)
-
-
-def _along_columns(puller: Puller, roots: Sequence[Sequence[Node]]) -> bool:
-    """Whether a row's elements mostly lie next to each other; otherwise neighbouring rows do."""
-    along = across = 0
-    for nodes in roots:
-        for node in reachable(puller, nodes):
-            if node.kind == "load":
-                address = node.payload[1]
-                units = [v for v in node.vars if v.name != ROW]
-                close = any(expr.coefficient(address, v) in (1, 2, 4, 8) for v in units)
-                if units and any(v.name == ROW for v in node.vars):
-                    along, across = along + close, across + (not close)
-    return along >= across
-
-
 def _choices(kernel: Kernel, shapes: Sequence[Shaped]) -> list[Choice]:
     static = not kernel.program.symbols
     wide = static and _largest(kernel.program) >= LIMIT_32
     vectors = any(s.lanes > 1 for s in shapes)
     kinds = [True, False] if vectors else [False]
     if static:
-        return [Choice(f"{ENTRY}_{'vector' if v else 'scalar'}", v, wide) for v in kinds]
+        plain = [Choice(f"{ENTRY}_{'vector' if v else 'scalar'}", v, wide) for v in kinds]
+        if len(shapes) > 1 or shapes[0].cluster is None:
+            return plain
+        best = plain[0]
+        return [replace(best, name=f"{best.name}_cluster", cluster=True), replace(best, before=CLUSTERS), *plain[1:]]
     narrow = [Choice(f"{ENTRY}_{'vector' if v else 'scalar'}_32", v, False) for v in kinds]
     if any(s.open_rows is not None for s in shapes):
         narrow = [Choice(f"{c.name}_long", c.vectors, c.wide, long=True) for c in narrow] + narrow
@@ -227,15 +205,13 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
     outer = Emitter(Puller(program), wide=choice.wide, lanes=1, symbols=program.symbols)  # for what decides between segments
     vector_pointers: dict[str, int] = {}
     first: Dim = 0
-    scratch = any(s.team and _team(s, block).threads > WARP for s in shapes)
-    if scratch:
-        lines.append(f"__shared__ gf_u64 gf_scratch[{SCRATCH * max(_folds(program, s.segment) for s in shapes)}];")
-    elif any(s.team for s in shapes):
-        lines.append("gf_u64* const gf_scratch = nullptr;")
+    cluster = shapes[0].team.cluster if choice.cluster and shapes[0].team else 1
+    scratch = 0  # words of shared memory
     kept = 0
     for number, shaped in enumerate(shapes):
         lanes = shaped.lanes if choice.vectors else 1
         emitter = Emitter(Puller(program, _windows(program, shaped.segment, lanes)), wide=choice.wide, lanes=lanes, symbols=program.symbols)
+        emitter.compact = lanes < shaped.lanes
         count = _blocks(shaped, lanes, block)
         edge = _edge(outer, number, first)
         if shaped.walk and isinstance(shaped.segment, Pointwise):
@@ -247,32 +223,38 @@ def _entry(kernel: Kernel, shapes: Sequence[Shaped], choice: Choice) -> tuple[st
         lines += [head if number == 0 else f"else {head}", *(INDENT + text for text in emitter.scope.lines), "}"]
         first = first + count
         kept = max(kept, emitter.kept)
+        scratch = max(scratch, emitter.scratch)
         for access in emitter.accesses:
             if access.vector:
                 vector_pointers[access.pointer] = max(
                     vector_pointers.get(access.pointer, 1), vector_alignment(program, access.pointer, lanes)
                 )
-    lines = [*outer.scope.lines, *lines]
-    text = "\n".join([_signature(program, choice, block, _resident(program, block, kept)), *(INDENT + text for text in lines), "}"])
+    lines = [*_shared(scratch, cluster, any(s.team for s in shapes)), *outer.scope.lines, *lines]
+    text = "\n".join(
+        [_signature(program, choice, block, _resident(program, block, kept), cluster), *(INDENT + text for text in lines), "}"]
+    )
     limits = tuple(d for d in _sizes(program) if isinstance(d, Expr)) if not choice.wide else ()
     least = tuple((s.open_rows, LONG_ROW) for s in shapes if choice.long and s.open_rows is not None)
-    return text, Variant(choice.name, first, block, _alignments(program, vector_pointers), limits, least)
+    return text, Variant(choice.name, first, block, _alignments(program, vector_pointers), limits, least, cluster, choice.before)
 
 
 def _team(shaped: Shaped, block: int) -> Team:
     if shaped.team is None:
         return Team(1, block)
-    return Team(block if shaped.team.threads > WARP else shaped.team.threads, block)
+    return shaped.team if shaped.team.cluster > 1 else Team(block if shaped.team.threads > WARP else shaped.team.threads, block)
 
 
-def _folds(program: Program, segment: Pointwise | Rows) -> int:
-    """Reductions of a segment at most: each has shared memory of its own."""
-    return sum(i.op == "reduce" for i in program.body) if isinstance(segment, Rows) else 0
+def _shared(words: int, cluster: int, used: bool) -> list[str]:
+    """The shared memory of folds; teams of a warp need none."""
+    if cluster > 1:
+        return [f"GF_CLUSTER_SHARED(gf_scratch, {words}, {cluster});"]
+    return [f"__shared__ gf_u64 gf_scratch[{words}];"] if words else ["gf_u64* const gf_scratch = nullptr;"] * used
 
 
 def _blocks(shaped: Shaped, lanes: int, block: int) -> Dim:
     if isinstance(shaped.segment, Rows):
-        return expr.ceildiv(shaped.segment.rows, _team(shaped, block).rows)
+        team = _team(shaped, block)
+        return expr.ceildiv(shaped.segment.rows, team.rows) * team.cluster
     if shaped.walk:
         return columns.blocks(shaped.segment, block)
     return pointwise.blocks(shaped.segment, lanes, block, shaped.items(lanes), shaped.tile(lanes))
@@ -308,13 +290,14 @@ def _resident(program: Program, block: int, kept: int) -> int:
     return max(1, 1024 // block) if block >= 512 and kept <= MOST_KEPT and len(program.params) <= FEW_OPERANDS else 1
 
 
-def _signature(program: Program, choice: Choice, block: int, resident: int) -> str:
+def _signature(program: Program, choice: Choice, block: int, resident: int, cluster: int) -> str:
     inputs = [f"const {t.c}* __restrict__ p{k}" for k, (t, _) in enumerate(program.params)]
     outputs = [f"{t.c}* __restrict__ q{k}" for k, (t, _) in enumerate(program.outputs)]
     kind = "gf_i64" if choice.wide else "gf_i32"
     sizes = [f"const long long size{k}" for k in range(len(program.symbols))]
     bounds = f"{block}, {resident}" if resident > 1 else str(block)
-    head = f'extern "C" __global__ void __launch_bounds__({bounds}) {choice.name}({", ".join([*inputs, *outputs, *sizes])}) {{'
+    together = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
+    head = f'extern "C" __global__ void __launch_bounds__({bounds}){together} {choice.name}({", ".join([*inputs, *outputs, *sizes])}) {{'
     return "\n".join([head, *(f"{INDENT}const {kind} s{k} = ({kind})size{k};" for k in range(len(program.symbols)))])
 
 

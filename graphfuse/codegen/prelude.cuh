@@ -32,6 +32,27 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
 template <class T, int N> GF_INLINE gf_vec<T, N> gf_load_vec(const T* p) { return *reinterpret_cast<const gf_vec<T, N>*>(p); }
 template <class T, int N> GF_INLINE void gf_store_vec(T* p, const gf_vec<T, N>& x) { *reinterpret_cast<gf_vec<T, N>*>(p) = x; }
 
+// Loads that are asked for before they are needed. A compiler puts other loads off until their value is used; these it issues
+// one after another, as they are written.
+#ifdef GF_HOST
+template <class T, int N> GF_INLINE gf_vec<T, N> gf_load_early(const T* p) { return gf_load_vec<T, N>(p); }
+#else
+template <class T, int N> GF_INLINE gf_vec<T, N> gf_load_early(const T* p) {
+  constexpr int size = sizeof(T) * N, words = (size + 3) / 4;
+  union { gf_vec<T, N> vec; gf_u32 word[words]; gf_u16 half; } box;
+  if (size == 1) asm volatile("ld.volatile.global.u8 %0, [%1];" : "=r"(box.word[0]) : "l"(p));
+  if (size == 2) asm volatile("ld.volatile.global.u16 %0, [%1];" : "=h"(box.half) : "l"(p));
+  if (size == 4) asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(box.word[0]) : "l"(p));
+  if (size == 8) asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(box.word[0]), "=r"(box.word[words > 1]) : "l"(p));
+  GF_UNROLL
+  for (int w = 0; w + 3 < words; w += 4)
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(box.word[w]), "=r"(box.word[w + 1]), "=r"(box.word[w + 2]), "=r"(box.word[w + 3])
+                 : "l"(p + w * 4 / sizeof(T)));
+  return box.vec;
+}
+#endif
+
 // --- conversions between storage and compute types ------------------------------------------------------------------
 
 GF_INLINE float gf_bits_float(gf_u32 b) { return __uint_as_float(b); }
@@ -327,6 +348,36 @@ template <class T> GF_INLINE T gf_shuffle(T x, int source) {
   return box.value;
 }
 template <class T> GF_INLINE T gf_beside(T x, int by) { return gf_shuffle(x, (threadIdx.x + by) & 31); }
+// What a thread knows of its elements, which come in vectors of W. All are taken from its first one (if that is no giant), so that no
+// digits go into what they have in common: the sum and the mean of the rest, and the sum of squares about that mean.
+template <class T, int W> struct gf_moments {
+  T centre = (T)0, rest = (T)0, mean = (T)0, squares = (T)0;
+  int vectors = 0;
+  static GF_INLINE T add_up(const T (&x)[W]) {
+    T part[4] = {x[0], x[1], x[2], x[3]};  // short chains of dependent additions
+    GF_UNROLL
+    for (int j = 4; j < W; ++j) part[j % 4] += x[j];
+    return (part[0] + part[1]) + (part[2] + part[3]);
+  }
+  GF_INLINE void add(T (&x)[W], int before) {  // after so many other vectors
+    if (before == 0) centre = x[0] < (T)1e30f && x[0] > (T)-1e30f ? x[0] : (T)0;
+    GF_UNROLL
+    for (int j = 0; j < W; ++j) x[j] -= centre;
+    const T total = add_up(x), own = total * ((T)1 / W), away = own - mean, share = (T)1 / (T)(before + 1);
+    GF_UNROLL
+    for (int j = 0; j < W; ++j) { x[j] -= own; x[j] *= x[j]; }
+    squares = before ? squares + (add_up(x) + away * away * ((T)(W * before) * share)) : add_up(x);
+    mean = before ? mean + away * share : own;
+    rest += total;
+    vectors = before + 1;
+  }
+  GF_INLINE T sum() const { return (T)(W * vectors) * centre + rest; }
+  GF_INLINE T squares_about(T m) const {
+    const T away = (centre - m) + mean;
+    return vectors ? squares + (T)(W * vectors) * (away * away) : (T)0;
+  }
+};
+
 template <class T> GF_INLINE T gf_shuffle_xor(T x, int mask) {
   union { T value; gf_u32 word[(sizeof(T) + 3) / 4]; } box;
   for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = 0;

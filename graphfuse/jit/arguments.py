@@ -45,5 +45,7 @@ def call(source: KernelSource, pointers: Sequence[int], env: Mapping[str, int]) 
         raise GraphfuseError(
             f"launch: {blocks} blocks of {variant.block} threads; CUDA takes {MAX_BLOCKS} of {MAX_THREADS}; use smaller shapes"
         )
+    if blocks % variant.cluster:
+        raise GraphfuseError(f"launch: {blocks} blocks are no whole clusters of {variant.cluster}; please report it")
     values = [*pointers, *(env[name] for name in source.symbols)]
     return Call(variant, blocks, (ctypes.c_uint64 * len(values))(*(v & _MASK for v in values)))

@@ -78,12 +78,12 @@ class CudaDevice:
         arch = best_arch(*self.capability)
         compiled = compile_many(sources, [arch], cache=self._cache)
         with self.active():
-            return [CudaExecutable(s, c[arch].image, self) for s, c in zip(sources, compiled, strict=True)]
+            return [CudaExecutable(s.on(arch), c[arch].image, self) for s, c in zip(sources, compiled, strict=True)]
 
     def load_image(self, source: KernelSource, image: bytes) -> CudaExecutable:
         """An executable of code compiled earlier (a cubin for this GPU, or PTX)."""
         with self.active():
-            return CudaExecutable(source, image, self)
+            return CudaExecutable(source.on(best_arch(*self.capability)), image, self)
 
     def synchronize(self, stream: int = 0) -> None:
         """Waits until everything on the stream is done. Raises CudaError if something there failed."""

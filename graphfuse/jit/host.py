@@ -1,8 +1,8 @@
 """The host device: runs the same CUDA source on the CPU, so that a kernel's numbers can be proven without a GPU.
 
 The source is compiled as C++ after ``host_prelude.h``; ``host_runtime.cpp`` runs the threads of a block as fibers, with
-real barriers and shuffles. A barrier that some thread never reaches, or a shuffle from a lane that is gone, is an error
-here (KernelFault), not a hang.
+real barriers and shuffles; the blocks of a cluster run together. A barrier that some thread never reaches, or a shuffle from
+a lane that is gone, is an error here (KernelFault), not a hang.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from graphfuse.ir.errors import GraphfuseError
 from graphfuse.jit import host_build
-from graphfuse.jit.arguments import call
+from graphfuse.jit.arguments import Call, call
 from graphfuse.jit.cache import Cache, default_cache
 from graphfuse.jit.errors import KernelFault
 from graphfuse.jit.host_build import Unit
@@ -27,6 +27,7 @@ from graphfuse.jit.host_build import Unit
 if TYPE_CHECKING:
     from graphfuse.codegen.source import KernelSource
 
+ARCH = "sm_90"  # what it stands for: it has clusters
 _WORTH_SPLITTING = 1 << 15  # threads of a grid below which another OS thread costs more than it saves
 _BATCH = 6  # sources a compiler process gets at least, where there are enough: each pays for the prelude again
 
@@ -56,7 +57,7 @@ class HostDevice:
         if not sources:
             return []
         cache = self._cache or default_cache()
-        units = [Unit(s) for s in sources]
+        units = [Unit(s.on(ARCH)) for s in sources]
         with _lock:
             libraries = _libraries(units, cache, self.threads)
             run = _runtime(cache)
@@ -69,7 +70,7 @@ class HostExecutable:
     def __init__(self, unit: Unit, library: ctypes.CDLL, runtime: ctypes.CDLL, device: HostDevice) -> None:
         self.source = unit.source
         self._device = device
-        self._run = runtime.gf_run
+        self._runtime = runtime
         self._slot = ctypes.cast(library.gf_self_slot, ctypes.c_void_p)
         self._invoke = {v.entry: _entry(library, unit, v.entry) for v in unit.source.variants}
 
@@ -79,22 +80,24 @@ class HostExecutable:
         Raises KernelFault where the kernel breaks a rule of CUDA; outputs are then partly written.
         """
         todo = call(self.source, pointers, env)
-        entry, block = todo.variant.entry, todo.variant.block
-        parts = list(_split(todo.blocks, block, self._device.threads))
+        variant = todo.variant
+        parts = list(_split(todo.blocks // variant.cluster, variant.block * variant.cluster, self._device.threads))
         if len(parts) < 2:
             for first, last in parts:
-                self._run_blocks(entry, todo.words, first, last, todo.blocks, block)
+                self._run(todo, first, last)
             return
-        jobs = [_pool(len(parts)).submit(self._run_blocks, entry, todo.words, a, b, todo.blocks, block) for a, b in parts]
+        jobs = [_pool(len(parts)).submit(self._run, todo, first, last) for first, last in parts]
         wait(jobs)  # all of them, also after a fault: they write into the caller's arrays
         for job in jobs:
             job.result()
 
-    def _run_blocks(self, entry: str, words: ctypes.Array[ctypes.c_uint64], first: int, last: int, grid: int, block: int) -> None:
+    def _run(self, todo: Call, first: int, last: int) -> None:
         message = ctypes.create_string_buffer(256)
-        reverse = int(self._device.reverse)
-        if self._run(self._invoke[entry], self._slot, words, first, last, grid, block, reverse, message, len(message)):
-            raise KernelFault(f"kernel {entry}: {message.value.decode(errors='replace')}; the generated kernel is wrong, please report it")
+        variant, reverse = todo.variant, int(self._device.reverse)
+        shape = todo.blocks, variant.block, variant.cluster
+        if self._runtime.gf_run(self._invoke[variant.entry], self._slot, todo.words, first, last, *shape, reverse, message, len(message)):
+            reason = message.value.decode(errors="replace")
+            raise KernelFault(f"kernel {variant.entry}: {reason}; the generated kernel is wrong, please report it")
 
 
 @lru_cache(maxsize=4)
@@ -115,7 +118,7 @@ def _entry(library: ctypes.CDLL, unit: Unit, entry: str) -> ctypes.c_void_p:
 
 
 def _split(blocks: int, block: int, threads: int) -> Iterator[tuple[int, int]]:
-    """Ranges of blocks, one for each OS thread that is worth its start."""
+    """Ranges of blocks (or clusters), one for each OS thread that is worth its start."""
     parts = min(threads, blocks) if blocks * block >= _WORTH_SPLITTING else min(1, blocks)
     for i in range(parts):
         yield blocks * i // parts, blocks * (i + 1) // parts
@@ -167,7 +170,7 @@ def _runtime(cache: Cache) -> ctypes.CDLL:
         cache.put(key, host_build.build(host_build.runtime_text(), "-O2"))
         library = _load_built(key, cache)
     word, text = ctypes.c_void_p, ctypes.c_char_p
-    library.gf_run.argtypes = [word, word, word, *[ctypes.c_uint] * 4, ctypes.c_int, text, ctypes.c_size_t]
+    library.gf_run.argtypes = [word, word, word, *[ctypes.c_uint] * 5, ctypes.c_int, text, ctypes.c_size_t]
     return library
 
 

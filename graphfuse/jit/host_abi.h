@@ -4,7 +4,7 @@ struct gf_dim3 { unsigned x, y, z; };
 
 struct gf_block { gf_dim3 idx, dim, grid; };
 
-enum gf_op { GF_BARRIER, GF_SYNCWARP, GF_SHFL, GF_BALLOT };
+enum gf_op { GF_BARRIER, GF_CLUSTER, GF_SYNCWARP, GF_SHFL, GF_BALLOT };
 
 // One thread of the block that is running. `wait` gives way to the other threads until the operation has its result;
 // `site` is the source line of the operation, `mask` and `source` are lanes of the warp.

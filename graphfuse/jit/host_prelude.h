@@ -12,6 +12,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #if !defined(__clang__)
 #define __builtin_assume(condition) ((void)0)

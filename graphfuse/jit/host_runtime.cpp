@@ -1,6 +1,7 @@
 // Runs the blocks of a kernel on the CPU. Each thread of a block is a fiber: a function on a stack of its own that can
 // give way in the middle. Warps run one after another until all their threads wait for the block or have returned, then
 // the barrier opens. A thread that never waits costs a plain call: a fiber takes the warp's next thread until one waits.
+// The blocks of a cluster run together; each opens its own barriers, and the cluster's opens when all blocks stand at it.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@ constexpr size_t STACK = 64 << 10;
 constexpr size_t SHIFT = 704;    // stacks start at different cache sets, else a thousand of them share eight lines
 constexpr unsigned CHUNK = 32;   // stacks mapped at once
 constexpr unsigned MAX_BLOCK = 1024;
+constexpr unsigned MAX_CLUSTER = 8;  // blocks
 
 // --- switching stacks, without a system call ---
 
@@ -113,9 +115,20 @@ struct Chunk {
     Fiber fibers[CHUNK];
 };
 
-const char *const NAMES[] = {"__syncthreads", "__syncwarp", "a shuffle", "a vote"};
+const char *const NAMES[] = {"__syncthreads", "the barrier of a cluster", "__syncwarp", "a shuffle", "a vote"};
 
-struct Machine : gf_block {  // a thread's `block` leads to its machine
+struct Machine;
+
+struct Block : gf_block {  // a thread's `block` leads to its machine
+    Machine *machine = nullptr;
+    unsigned arrivals = 0;  // at a barrier
+    bool same_site = true;
+    int barrier_site = 0;  // of the thread that came last
+    gf_op barrier = GF_BARRIER;
+};
+
+struct Machine {
+    unsigned block_size = 0, cluster = 1;
     Context scheduler;
     Fiber *free = nullptr, *starting = nullptr;
     Chunk *chunks = nullptr;
@@ -124,13 +137,11 @@ struct Machine : gf_block {  // a thread's `block` leads to its machine
     void (*invoke)(const unsigned long long *) = nullptr;
     const unsigned long long *args = nullptr;
     bool reverse = false;
-    int barrier_site = 0;  // of the thread that came last to the block's barrier
-    unsigned arrivals = 0;
-    bool same_site = true;
     char *error = nullptr;
     size_t error_size = 0;
-    Thread threads[MAX_BLOCK];
-    Warp warps[MAX_BLOCK / 32];
+    Block blocks[MAX_CLUSTER];
+    Thread threads[MAX_CLUSTER * MAX_BLOCK];  // of one block after the other, each filled up to whole warps
+    Warp warps[MAX_CLUSTER * MAX_BLOCK / 32];
 
     ~Machine() {
         for (Chunk *chunk = chunks; chunk;) {
@@ -141,7 +152,9 @@ struct Machine : gf_block {  // a thread's `block` leads to its machine
         }
     }
 
-    unsigned warp_count() const { return (dim.x + 31) / 32; }
+    unsigned block_warps() const { return (block_size + 31) / 32; }
+    unsigned warp_count() const { return cluster * block_warps(); }
+    bool lives(unsigned block) const;
     unsigned lane_of(unsigned lanes) const { return reverse ? 31 - __builtin_clz(lanes) : __builtin_ctz(lanes); }
     Thread &thread(const Warp &warp, unsigned lane) { return threads[(&warp - warps) * 32 + lane]; }
     Warp &warp_of(const Thread &thread) { return warps[(&thread - threads) / 32]; }
@@ -155,9 +168,10 @@ struct Machine : gf_block {  // a thread's `block` leads to its machine
     bool release(Warp &warp);
     Thread *odd_one_out(Warp &warp, const Thread &first);
     bool release_group(Warp &warp, unsigned group);
-    bool open_barrier();
-    bool fault_at_barrier();
-    bool run_block(unsigned index);
+    bool open_barriers();
+    void open_barrier(unsigned block);
+    bool fault_at_barrier(unsigned block);
+    bool run_cluster(unsigned index);
     bool fault(const Thread &a, const char *how, const Thread &b);
 };
 
@@ -165,12 +179,13 @@ thread_local Machine *machine_of_thread;
 
 unsigned long long wait(gf_thread *base, gf_op op, int site, unsigned mask, unsigned long long value, unsigned source) {
     Thread &self = *static_cast<Thread *>(base);
-    Machine &machine = *static_cast<Machine *>(const_cast<gf_block *>(self.block));
+    Block &block = *static_cast<Block *>(const_cast<gf_block *>(self.block));
+    Machine &machine = *block.machine;
     Warp &warp = machine.warp_of(self);
     self.op = op, self.site = site, self.mask = mask, self.value = value, self.source = source < 32 ? source : 32;
-    if (op == GF_BARRIER) {
-        machine.same_site &= !machine.arrivals++ || site == machine.barrier_site;
-        machine.barrier_site = site;
+    if (op == GF_BARRIER || op == GF_CLUSTER) {
+        block.same_site &= !block.arrivals++ || (site == block.barrier_site && op == block.barrier);
+        block.barrier_site = site, block.barrier = op;
         warp.arrived |= machine.bit_of(self);
     } else {
         warp.waiting |= machine.bit_of(self);
@@ -278,8 +293,8 @@ bool Machine::release_group(Warp &warp, unsigned group) {
     for (unsigned left = group; left; left &= left - 1) {
         Thread &self = thread(warp, __builtin_ctz(left));
         if (self.op == GF_SHFL && !(self.source < 32 && (group >> self.source & 1))) {
-            snprintf(error, error_size, "block %u, line %d: thread %u shuffles from lane %u, which takes no part", idx.x, self.site,
-                     self.idx.x, self.source);
+            snprintf(error, error_size, "block %u, line %d: thread %u shuffles from lane %u, which takes no part", self.block->idx.x,
+                     self.site, self.idx.x, self.source);
             return false;
         }
         self.result = self.op == GF_SHFL ? thread(warp, self.source).value : ballot;
@@ -289,49 +304,73 @@ bool Machine::release_group(Warp &warp, unsigned group) {
     return true;
 }
 
-bool Machine::open_barrier() {  // every live thread stands at a barrier: is it the same one?
-    if (!same_site) return fault_at_barrier();
-    arrivals = 0;
-    for (unsigned w = 0; w < warp_count(); w++) {
-        warps[w].ready = warps[w].arrived;
-        warps[w].arrived = 0;
+bool Machine::lives(unsigned block) const {
+    unsigned live = 0;
+    for (unsigned w = 0; w < block_warps(); w++) live |= warps[block * block_warps() + w].live;
+    return live;
+}
+
+bool Machine::open_barriers() {  // every live thread stands at a barrier: is it the same one in its block, or in the cluster?
+    bool opened = false;
+    for (unsigned b = 0; b < cluster; b++) {
+        if (!blocks[b].same_site) return fault_at_barrier(b);
+        if (!blocks[b].arrivals || blocks[b].barrier == GF_CLUSTER) continue;
+        open_barrier(b);
+        opened = true;
     }
+    if (opened) return true;
+    for (unsigned b = 0; b < cluster; b++)
+        if (!blocks[b].arrivals || blocks[b].barrier_site != blocks[0].barrier_site) {
+            snprintf(error, error_size, "block %u is not at the cluster's barrier of line %d, where block %u is", blocks[b].idx.x,
+                     blocks[!b].barrier_site, blocks[!b].idx.x);
+            return false;
+        }
+    for (unsigned b = 0; b < cluster; b++) open_barrier(b);
     return true;
 }
 
-bool Machine::fault_at_barrier() {
+void Machine::open_barrier(unsigned block) {
+    blocks[block].arrivals = 0;
+    for (unsigned w = block * block_warps(); w < (block + 1) * block_warps(); w++) {
+        warps[w].ready = warps[w].arrived;
+        warps[w].arrived = 0;
+    }
+}
+
+bool Machine::fault_at_barrier(unsigned block) {
     Thread *first = nullptr;
-    for (unsigned t = 0; t < dim.x; t++) {
+    for (unsigned t = block * block_warps() * 32; t < block * block_warps() * 32 + block_size; t++) {
         if (!(warps[t / 32].arrived >> t % 32 & 1)) continue;
-        if (first && threads[t].site != first->site) return fault(*first, "meets", threads[t]);
+        if (first && (threads[t].site != first->site || threads[t].op != first->op)) return fault(*first, "meets", threads[t]);
         first = &threads[t];
     }
     return false;
 }
 
-bool Machine::run_block(unsigned index) {
-    idx.x = index;
-    arrivals = 0, same_site = true;
-    unsigned live = 1;
-    for (unsigned w = 0; w < warp_count(); w++) {
-        unsigned count = dim.x - w * 32;
-        unsigned all = count < 32 ? (1u << count) - 1 : ~0u;
-        warps[w] = {all, all, all, 0, 0, 0};
+bool Machine::run_cluster(unsigned index) {
+    for (unsigned b = 0; b < cluster; b++) {
+        blocks[b].idx.x = index * cluster + b;
+        blocks[b].arrivals = 0, blocks[b].same_site = true;
+        for (unsigned w = 0; w < block_warps(); w++) {
+            unsigned count = block_size - w * 32;
+            unsigned all = count < 32 ? (1u << count) - 1 : ~0u;
+            warps[b * block_warps() + w] = {all, all, all, 0, 0, 0};
+        }
     }
-    while (live) {
+    for (unsigned live = 1; live;) {
         live = 0;
         for (unsigned i = 0; i < warp_count(); i++) {
             Warp &warp = warps[reverse ? warp_count() - 1 - i : i];
             if (!run_warp(warp)) return false;
             live |= warp.live;
         }
-        if (live && !open_barrier()) return false;
+        if (live && !open_barriers()) return false;
     }
     return true;
 }
 
 bool Machine::fault(const Thread &a, const char *how, const Thread &b) {
-    snprintf(error, error_size, "block %u: thread %u at %s of line %d %s thread %u at %s of line %d", idx.x, a.idx.x, NAMES[a.op], a.site,
+    snprintf(error, error_size, "block %u: thread %u at %s of line %d %s thread %u at %s of line %d", a.block->idx.x, a.idx.x, NAMES[a.op], a.site,
              how, b.idx.x, NAMES[b.op], b.site);
     return false;
 }
@@ -344,23 +383,30 @@ thread_local Owner owner;
 
 }  // namespace
 
-// Runs blocks [first, last) of a grid; returns 0, or 1 with a message in `error`. `slot` is where the kernel's library
-// looks for the running thread. With `reverse`, blocks, warps and lanes go last to first: a race shows as a difference.
+// Runs clusters [first, last) of a grid, each of `cluster` blocks; returns 0, or 1 with a message in `error`. `slot` is where the
+// kernel's library looks for the running thread. With `reverse`, blocks, warps and lanes go last to first: a race shows as a
+// difference.
 extern "C" __attribute__((visibility("default"))) int gf_run(
     void (*invoke)(const unsigned long long *), gf_thread **(*slot)(), const unsigned long long *args, unsigned first, unsigned last,
-    unsigned grid, unsigned block, int reverse, char *error, size_t error_size) {
+    unsigned grid, unsigned block, unsigned cluster, int reverse, char *error, size_t error_size) {
+    if (block > MAX_BLOCK || cluster > MAX_CLUSTER) return snprintf(error, error_size, "%u threads by %u blocks", block, cluster), 1;
     if (!owner.machine) owner.machine = new Machine;
     Machine &machine = *owner.machine;
     machine_of_thread = &machine;
     machine.invoke = invoke, machine.slot = slot(), machine.args = args, machine.reverse = reverse;
     machine.error = error, machine.error_size = error_size;
-    machine.dim = {block, 1, 1}, machine.grid = {grid, 1, 1};
-    for (unsigned t = 0; t < block; t++) {
-        machine.threads[t].idx = {t, 0, 0};
-        machine.threads[t].block = &machine;
-        machine.threads[t].wait = wait;
+    machine.block_size = block, machine.cluster = cluster;
+    for (unsigned b = 0; b < cluster; b++) {
+        machine.blocks[b].dim = {block, 1, 1}, machine.blocks[b].grid = {grid, 1, 1};
+        machine.blocks[b].machine = &machine;
+        for (unsigned t = 0; t < block; t++) {
+            Thread &thread = machine.threads[b * machine.block_warps() * 32 + t];
+            thread.idx = {t, 0, 0};
+            thread.block = &machine.blocks[b];
+            thread.wait = wait;
+        }
     }
     for (unsigned i = 0; i < last - first; i++)
-        if (!machine.run_block(reverse ? last - 1 - i : first + i)) return machine.reset_fibers(), 1;
+        if (!machine.run_cluster(reverse ? last - 1 - i : first + i)) return machine.reset_fibers(), 1;
     return 0;
 }

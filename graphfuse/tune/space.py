@@ -15,6 +15,7 @@ LANES = (None, 1, 2, 4, 8, 16)
 THREADS = (128, 256, 512, 1024)
 ITEMS = (1, 2, 4)
 TEAMS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+CLUSTERS = (2, 4, 8)
 MOST = 96
 
 
@@ -43,6 +44,9 @@ def _configurations(program: Program) -> Iterator[Config]:
     pointwise, rows = ([s for s in segments if isinstance(s, Pointwise) is wanted] for wanted in (True, False))
     items = ITEMS if pointwise else (None,)
     teams = TEAMS if rows else (None,)
+    if rows and len(segments) == 1:
+        for cluster, block in product(CLUSTERS, THREADS):
+            yield Config(team=block, cluster=cluster)
     for lanes in LANES:
         for count, team, threads in product(items, teams, THREADS):
             if team is None or team <= WARP or threads == THREADS[0] or pointwise:  # a larger team is its own block

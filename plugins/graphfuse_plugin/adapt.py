@@ -18,13 +18,13 @@ from graphfuse_plugin.region import Region
 
 
 def adapt(region: Region, kernel: Kernel, arch: str) -> tuple[Kernel, bytes]:
-    """``kernel`` with a cubin for ``arch``: the one that it holds, else one made anew where code generation and NVRTC are here.
+    """``kernel`` with its entries and a cubin for ``arch``: the one that it holds, else one made anew where code generation and NVRTC are here.
 
     Raises GraphfuseError naming the target to build with.
     """
     image = find_cubin(kernel, arch)
     if image is not None:
-        return kernel, image
+        return kernel.on(arch), image
     try:
         made = kept(region, kernel, arch) or make([(region, kernel)], arch)[0]
     except (GraphfuseError, ImportError) as error:
@@ -32,7 +32,7 @@ def adapt(region: Region, kernel: Kernel, arch: str) -> tuple[Kernel, bytes]:
             f"this engine holds kernels for {', '.join(sorted(kernel.cubins))}, not for {arch}, and they cannot be compiled here "
             f"({error}); build it with --target {arch}"
         ) from error
-    return made, made.cubins[arch]
+    return made.on(arch), made.cubins[arch]
 
 
 def kept(region: Region, kernel: Kernel, arch: str) -> Kernel | None:

@@ -102,7 +102,8 @@ def lowered(ptx: str, version: str) -> str:
 
 def _usable(source: KernelSource, largest: Sizes) -> list[Variant]:
     """Variants for every size, whose indices hold the largest, down to the first that takes any address."""
-    fitting = [v for v in source.variants if not v.at_least and all(expr.evaluate(d, largest) < 1 << 31 for d in v.below_2_31)]
+    alone = [v for v in source.variants if v.cluster == 1]  # TensorRT launches no clusters for us
+    fitting = [v for v in alone if not v.at_least and all(expr.evaluate(d, largest) < 1 << 31 for d in v.below_2_31)]
     natural = next((k for k, v in enumerate(fitting) if v.align == source.variants[-1].align), None)
     if natural is None or len({v.block for v in fitting}) != 1:
         raise GraphfuseError("the variants of a kernel do not go together; please report it")
@@ -120,7 +121,7 @@ def aot_text(source: KernelSource, chosen: list[Variant]) -> str:
     text = _HEAD.sub(r"static __device__ __forceinline__ void \2(\3, const gf_aot_dim gf_block, const gf_aot_dim gf_grid) {", source.text)
     text = text.replace("blockIdx", "gf_block").replace("gridDim", "gf_grid")
     arguments = heads[chosen[0].entry]
-    return "\n".join([_SUPPORT + text, _entry(source, chosen, arguments, bounds[chosen[0].entry])])
+    return "\n".join(["#define GF_CLUSTERS 0", _SUPPORT + text, _entry(source, chosen, arguments, bounds[chosen[0].entry])])
 
 
 def _entry(source: KernelSource, chosen: list[Variant], arguments: list[str], bounds: str) -> str:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from graphfuse.ir.errors import ProgramError
 from graphfuse.ir.expr import Dim, Shape
 from graphfuse_plugin.region import Interface, Region
 
-FORMAT = 3
+FORMAT = 4
 SPEC, KERNELS = "spec", "kernels"
 MAX_HEADER = 4 << 20
 MAX_CUBIN = 64 << 20
@@ -44,6 +44,10 @@ class Kernel:
     symbols: tuple[str, ...]
     variants: tuple[Variant, ...]
     cubins: Mapping[str, bytes]
+
+    def on(self, arch: str) -> Kernel:
+        """With the entries that code for this architecture has."""
+        return replace(self, variants=tuple(v for v in self.variants if v.on(arch)))
 
     def serves(self, env: Mapping[str, int]) -> bool:
         """Whether it computes the region for these sizes."""
@@ -78,7 +82,7 @@ def pack(region: Region, kernels: tuple[Kernel, ...]) -> bytes:
 
 def _variant_row(variant: Variant) -> list[Any]:
     limits = [[expr.render(d) for d in variant.below_2_31], [[expr.render(d), least] for d, least in variant.at_least]]
-    return [variant.entry, expr.render(variant.grid), variant.block, list(variant.align), *limits]
+    return [variant.entry, expr.render(variant.grid), variant.block, list(variant.align), *limits, variant.cluster, variant.before]
 
 
 def unpack(spec: str, data: bytes) -> tuple[Region, tuple[Kernel, ...]]:
@@ -128,15 +132,16 @@ def _kernel(row: Mapping[str, Any], interface: Interface, blob: bytes) -> Kernel
 
 
 def _variant(row: list[Any], pointers: int, symbols: tuple[str, ...]) -> Variant:
-    entry, grid, block, align, bounded, wanted = row
+    entry, grid, block, align, bounded, wanted, cluster, before = row
     _want(type(entry) is str and _ENTRY.fullmatch(entry) is not None, "a bad entry name")
     _want(type(block) is int and 1 <= block <= 1024, "a bad block size")
+    _want(cluster in (1, 2, 4, 8) and type(cluster) is int and type(before) is int and before >= 0, "a bad cluster")
     _want(len(align) == pointers and all(type(a) is int and a in (1, 2, 4, 8, 16, 32) for a in align), "bad alignments")
     blocks, *limits = [_parse(d) for d in (grid, *bounded)]
     least = [(_parse(d), n) for d, n in wanted]
     _want(all(type(n) is int for _, n in least), "a bad size limit")
     _want(all(expr.symbols(d) <= set(symbols) for d in (blocks, *limits, *(d for d, _ in least))), "a grid of unknown sizes")
-    return Variant(entry, blocks, block, tuple(align), tuple(limits), tuple(least))
+    return Variant(entry, blocks, block, tuple(align), tuple(limits), tuple(least), cluster, before)
 
 
 def _cubin(arch: Any, place: list[Any], blob: bytes) -> bytes:

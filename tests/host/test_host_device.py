@@ -285,6 +285,46 @@ def test_wrong_kernels_are_errors_not_hangs(cache: Cache, case: str) -> None:
         np.testing.assert_array_equal(y[:2], pairwise(x))
 
 
+CLUSTER = """
+extern "C" __global__ void __cluster_dims__(4, 1, 1) k(const float* __restrict__ x, float* __restrict__ y) {
+  static thread_local float parts[4];
+  const int rank = blockIdx.x % 4;
+  FIRST
+  if (threadIdx.x == 33) parts[rank] = x[blockIdx.x];
+  __syncthreads();
+  (void)::gf_wait(::GF_CLUSTER, __LINE__, 0, 0, 0);
+  if (threadIdx.x == 0) y[blockIdx.x] = parts[0] + parts[1] * 2 + parts[2] * 4 + parts[3] * 8;
+}
+"""
+
+
+def _cluster(first: str = "", blocks: int = 8) -> KernelSource:
+    return KernelSource(CLUSTER.replace("FIRST", first), (Variant("k", blocks, 64, (4, 4), cluster=4),), 1, 1, ())
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_blocks_of_a_cluster_run_together(cache: Cache, reverse: bool) -> None:
+    x = floats(8)
+    want = (x.reshape(2, 4) * np.array([1, 2, 4, 8], np.float32)).sum(1)
+    np.testing.assert_allclose(run(_cluster(), cache, x, np.zeros(8, np.float32), reverse=reverse), np.repeat(want, 4), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [("if (rank == 2) return;", "block 2 is not at the cluster's barrier"),
+     ("if (threadIdx.x == 5) __syncthreads();", "at __syncthreads of line 7 meets thread 5 at __syncthreads of line 5"),
+     ("if (rank == 1 && threadIdx.x < 32) (void)::gf_wait(::GF_CLUSTER, 1, 0, 0, 0);", "the barrier of a cluster of line 1")],
+)  # fmt: skip
+def test_wrong_clusters_are_errors_not_hangs(cache: Cache, first: str, message: str) -> None:
+    with pytest.raises(KernelFault, match=message):
+        run(_cluster(first), cache, floats(8), np.zeros(8, np.float32))
+
+
+def test_a_grid_is_made_of_whole_clusters(cache: Cache) -> None:
+    with pytest.raises(GraphfuseError, match="6 blocks are no whole clusters of 4"):
+        run(_cluster(blocks=6), cache, floats(8), np.zeros(8, np.float32))
+
+
 def test_reverse_order_shows_a_missing_barrier(cache: Cache) -> None:
     kernel = source("""
 extern "C" __global__ void k(const float* x, float* y) {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from graphfuse.codegen import generate
+from graphfuse.codegen import KernelSource, generate
 from graphfuse.ir import expr
 from graphfuse.jit.host import HostDevice
 from tests.programs import CASES, Case, compare, expected, inputs_for
@@ -13,11 +15,18 @@ from tests.programs import CASES, Case, compare, expected, inputs_for
 GUARD = 64  # bytes around an output that must stay as they were
 
 
+def alone(source: KernelSource) -> KernelSource:
+    """The source as architectures without clusters see it."""
+    variants = tuple(replace(v, before=0) for v in source.variants if v.on("sm_80"))
+    return replace(source, text="#define GF_CLUSTERS 0\n" + source.text, variants=variants)
+
+
 @pytest.fixture(scope="module")
 def loaded():
     plain = {c.name: generate(c.program) for c in CASES}
     hard = {f"{c.name}@{k}": generate(c.program.specialise(env)) for c in CASES for k, env in enumerate(c.sizes) if env}
     sources = {**plain, **hard}
+    sources |= {f"{name} alone": alone(s) for name, s in sources.items() if any(v.before for v in s.variants)}
     return dict(zip(sources, HostDevice().load(list(sources.values())), strict=True))
 
 
@@ -55,3 +64,10 @@ def test_kernel_equals_interpreter(case: Case, loaded, skew: int) -> None:
         if env:
             hard = case.program.specialise(env)
             compare(hard, _run(loaded[f"{case.name}@{k}"], hard, inputs, {}, skew), want, folded)
+        if f"{case.name} alone" in loaded:
+            compare(case.program, _run(loaded[f"{case.name} alone"], case.program, inputs, env, skew), want, folded)
+
+
+def test_clusters_are_among_the_cases(loaded) -> None:
+    assert sum(name.endswith(" alone") for name in loaded) >= 2
+    assert {v.cluster for executable in loaded.values() for v in executable.source.variants} >= {1, 8}

@@ -191,3 +191,20 @@ def test_plain_outputs_of_the_same_shape_join_the_rows() -> None:
     z = x + 1.0
     assert [type(s) for s in plan(b.finish([layer_norm(b, z, 64), z])).segments] == [Rows]
     assert [type(s) for s in plan(b.finish([z, b.cast(b.param(I64, (4,)), F32)])).segments] == [Pointwise, Pointwise]
+
+
+def test_few_long_rows_have_clusters_where_there_are_some() -> None:
+    b = Builder()
+    source = generate(b.finish([softmax(b, b.param(F32, (16, 1 << 17)), 1)]))
+    new, old = source.on("sm_90").variants, source.on("sm_89").variants
+    assert [(v.entry.rsplit("_", 1)[1], v.cluster, v.grid) for v in new] == [("cluster", 8, 128), ("scalar", 1, 16)]
+    assert [(v.entry.rsplit("_", 1)[1], v.cluster, v.grid) for v in old] == [("vector", 1, 16), ("scalar", 1, 16)]
+    assert source.on("sm_120") == source.on("sm_90") == source.on("compute_100a") and source.on("sm_75") == source.on("sm_89")
+    many = Builder()
+    assert all(v.cluster == 1 for v in generate(many.finish([softmax(many, many.param(F32, (4096, 4096)), 1)])).variants)
+
+
+def test_a_variance_needs_no_walk_of_its_own() -> None:
+    b = Builder()
+    text = generate(b.finish([layer_norm(b, b.param(F32, (64, sym("T") * 8)), 64)])).text.split('extern "C"', 1)[1].split('extern "C"')[0]
+    assert text.count("for (gf_i32 u") == 2 and ".squares_about(" in text
