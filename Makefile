@@ -63,12 +63,13 @@ gpu-test:
 	echo "gpu tier with $$python"; \
 	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $$python -m pytest tests/gpu -q -rs -p no:cacheprovider
 
-# Reports of API errors are off: the bindings ask the driver for functions that it may not have. Times mean nothing here.
+# Reports of API errors are off: the bindings ask the driver for functions that it may not have. Times mean nothing here, and
+# the sanitizer keeps Python frames of its own for every launch, so that counting what an execution keeps means nothing either.
 gpu-sanitize:
 	@for tool in memcheck racecheck; do \
 	  PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} compute-sanitizer --tool $$tool --report-api-errors no --error-exitcode 9 \
 	  $(or $(GRAPHFUSE_PYTHON),$(PYTHON)) -m pytest tests/gpu/test_plugin_protocol.py tests/gpu/test_kernels_cuda.py -q -p no:cacheprovider \
-	  -k "not quick" || exit 1; done
+	  -k "not quick and not keeps_nothing" || exit 1; done
 
 bench:
 	PYTHONPATH=.:plugins$${PYTHONPATH:+:$$PYTHONPATH} $(or $(GRAPHFUSE_PYTHON),$(PYTHON)) -m benchmarks.run --prewarm 8 $(BENCH)

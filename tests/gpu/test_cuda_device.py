@@ -156,7 +156,8 @@ def test_prepared_launch_is_captured_into_a_graph(device: CudaDevice, stream: in
 
 def test_code_outlives_every_python_reference(device: CudaDevice, stream: int) -> None:
     x, y = to_device(device, floats(4), stream), poisoned(device, 4, stream=stream)
-    load(CudaDevice(0), source(SLOW, block=1, symbols=("n",))).launch([x.pointer, y.pointer], {"n": 200_000_000}, stream)
+    gc.collect()  # so that the next one is short
+    load(CudaDevice(0), source(SLOW, block=1, symbols=("n",))).launch([x.pointer, y.pointer], {"n": 400_000_000}, stream)
     gc.collect()
     assert int(driver.api().cuStreamQuery(stream)[0]) == 600  # still running: nothing waited for it
     assert y.to_host()[1] == 5

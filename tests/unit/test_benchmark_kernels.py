@@ -21,7 +21,15 @@ from tests.conftest import ROOT
 
 CHAINS = sorted((ROOT / "benchmarks" / "models").glob("*.onnx"))
 ARCHS = ("sm_80", "sm_90")
-COST_MS = 120
+COST = 0.8  # of a plain kernel of 60 lines, PLAIN
+PLAIN = "\n".join(  # 56 gates of SiLU with loads, stores and tests of bounds: what a person would write, unrolled
+    [
+        'extern "C" __global__ void plain(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ z, int n) {',
+        "  const int i = (blockIdx.x * blockDim.x + threadIdx.x) * 56;",
+        *(f"  if (i + {k} < n) {{ const float a = x[i + {k}]; z[i + {k}] = a / (1.0f + expf(-a)) * y[i + {k}]; }}" for k in range(56)),
+        "}",
+    ]
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +61,21 @@ def test_no_kernel_spills_or_uses_local_memory(shown) -> None:
     assert not bad, "\n".join(bad)
 
 
+def _milliseconds(text: str) -> float:
+    """Processor time of one compilation, so that what else the machine does is not counted."""
+    before = time.process_time()
+    compile_cubin(text, "sm_90")
+    return 1000 * (time.process_time() - before)
+
+
 def test_compiling_a_kernel_is_cheap(shown) -> None:
-    """In processor time, so that what else the machine does is not counted."""
-    compile_cubin('extern "C" __global__ void k() {}', "sm_90")  # loading the compiler is not part of it
-    costs = []
-    for found in shown.values():
-        before = time.process_time()
-        compile_cubin(generate(found[0].program).text, "sm_90")
-        costs.append(1000 * (time.process_time() - before))
-    assert median(costs) <= COST_MS, sorted(round(c) for c in costs)
+    """In units of a plain kernel, compiled in between: milliseconds differ by machine, load and NVRTC.
+
+    ``python -m benchmarks.compile_cost`` tells the milliseconds.
+    """
+    _milliseconds(PLAIN)  # loading the compiler is not part of it
+    costs = [_milliseconds(generate(found[0].program).text) / _milliseconds(PLAIN) for found in shown.values()]
+    assert median(costs) <= COST, sorted(round(c, 1) for c in costs)
 
 
 def _layers(count: int) -> onnx.ModelProto:
