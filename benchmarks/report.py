@@ -94,14 +94,15 @@ def markdown(chains: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def sweep_parts(document: Mapping[str, Any]) -> Iterator[str]:
     """A plot for each sweep, with the cliffs that it shows in words."""
     for kind, title, axis in (
-        ("size", "Sizes: a pointwise chain of 1 KB to 1 GB", "bytes moved"),
-        ("row", "Rows: layer norm and softmax over rows of 32 to 1,000,000", "elements in a row"),
+        ("size", "Sizes: a pointwise chain of {} to {} bytes", "bytes moved"),
+        ("row", "Rows: layer norm and softmax over rows of {} to {} elements", "elements in a row"),
     ):
         points = [p for p in document["points"] if p["name"].startswith(kind) and us(p, "ours")]
         if not points:
             continue
         plot_sweep(points, axis, DOCS / "img" / f"sweep_{kind}.svg")
-        yield f"## {title}\n\n![bandwidth](img/sweep_{kind}.svg)\n"
+        ends = [f"{int(points[end]['name'].split('_')[1]):,}" for end in (0, -1)]  # a run may have been cut short
+        yield f"## {title.format(*ends)}\n\n![bandwidth](img/sweep_{kind}.svg)\n"
         drops, slower = cliffs(points, document["launch_us"]), losses(points)
         yield (
             ("Below 0.85 of a neighbour's bandwidth: " + "; ".join(drops) + ".\n")
