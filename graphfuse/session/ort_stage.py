@@ -40,7 +40,33 @@ class OrtStage:
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in self.outputs)
         self._shared: dict[str, Any] = {}
         graph.initializer.extend(self._weight(v) for v in weights)
-        self._session = open_session(_model_proto(model, graph, nodes), self._shared)
+        self._fed: dict[str, Any] = {}
+        self._session = self._open(_model_proto(model, graph, nodes), weights)
+
+    def _open(self, proto: onnx.ModelProto, weights: Sequence[onnx_ir.Value]) -> Any:
+        """A session; with weights that it is fed where their shapes let ONNX's inference reject what runs.
+
+        It takes the steps of a Slice to be 1 when they are an input, and finds that the wrong size does not fit.
+        """
+        try:
+            return open_session(proto, self._shared)
+        except GraphfuseError as error:
+            if "ShapeInferenceError" not in str(error):
+                raise
+            fed = {v.name or "": _weight_array(v) for v in weights}
+            if not all(is_native(a.dtype) for a in fed.values()):
+                raise
+            hidden = onnx.ModelProto()
+            hidden.CopyFrom(proto)
+            del hidden.graph.initializer[:]
+            kinds = {t.name: t.data_type for t in proto.graph.initializer}
+            hidden.graph.input.extend(onnx.ValueInfoProto(name=n, type=tensor_type(kinds[n])) for n in fed)
+            try:
+                session = open_session(hidden, {})
+            except GraphfuseError:
+                raise error from None
+            self._fed = {n: array_to_ort(a) for n, a in fed.items()}
+            return session
 
     def _weight(self, value: onnx_ir.Value) -> onnx.TensorProto:
         """A small weight in full; a large one as a mark that the session fills from memory, which may be a mapped file."""
@@ -69,7 +95,7 @@ class OrtStage:
 
     def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """The outputs by name. Raises GraphfuseError with ONNX Runtime's own first line when it fails."""
-        feeds = {name: values[name].for_ort for name in self.inputs}
+        feeds = {name: values[name].for_ort for name in self.inputs} | self._fed
         return run_session(self._session, self.outputs, feeds)
 
 

@@ -14,7 +14,7 @@ from graphfuse.codegen import generate
 from graphfuse.ir import loads
 from graphfuse.jit import HostDevice
 from graphfuse.match.rewrite import FusedRegion
-from tests.fuzz.attempt import Account, Finding, rewritten, run_session
+from tests.fuzz.attempt import Account, Finding, expected, rewritten, run_session
 from tests.fuzz.oracle import Oracle
 from tests.fuzz.reference import Unsupported
 from tests.fuzz.strategies import Case
@@ -86,7 +86,7 @@ def _run(case: Case, result: graphfuse.Result, account: Account) -> Iterator[Fin
         oracle = Oracle(case.model)
     except Unsupported:
         return
-    wanted = [oracle.expect(feeds, exact=False) for feeds in case.feeds]
+    wanted = expected(oracle, case, result.model, [oracle.expect(feeds, exact=False) for feeds in case.feeds])
     account.host += 1
     found = next(run_session("host", result.model, case.feeds, wanted, account), None)
     if found:

@@ -223,6 +223,8 @@ class Maker:
 
     def without_infinities(self, x: V) -> V:
         """``x`` within bounds and without NaN, for softmax and its kin: infinities less infinities are anybody's guess there."""
+        if self.has_nan and x.dtype in FLOATS:  # where there is a NaN, the logarithm of 0 may be
+            return self._between(self.without_nan(x), -100, 100)
         return self.squarable(self.without_nan(x))
 
     def _between(self, x: V, low: int, high: int) -> V:

@@ -9,6 +9,8 @@ Two readings of small floats (float16, bfloat16), as ``docs/numbers.md`` has the
 - ``exact``: rounded after every node, which is what the model says and what ``exact_rounding=True`` must give;
 - otherwise: kept in float32, and rounded only at Cast, before what is not continuous, and at the graph's outputs.
 
+What a rewrite leaves to ONNX Runtime (``left_alone``) follows its kernels: they keep small floats in float32 between nodes.
+
 *Sites* are inputs added to inexact values: -0.0, which changes nothing, or noise as large as the errors that a correct
 computation may make there. What noise does to the outputs is how far a correct result may be off (``oracle.py``).
 """
@@ -46,7 +48,9 @@ SUMS = frozenset(
     "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
 )
 # Ops that are computed from parts which nearly cancel: they err by the size of 1, or of their operand.
-BY_ONE = frozenset("Elu Selu Celu Softplus LogSoftmax ReduceLogSumExp ReduceLogSum HardSigmoid Erf Sigmoid".split())
+BY_ONE = frozenset("Elu Selu Celu Softplus LogSoftmax ReduceLogSumExp ReduceLogSum HardSigmoid Erf Sigmoid SoftmaxCrossEntropyLoss".split())
+# In float64 ONNX Runtime's own kernels err by the size of 1 where the result is near 0.
+BY_ONE_IN_FLOAT64 = frozenset(["Sin", "Cos"])
 BY_OPERAND = frozenset("Gelu HardSwish Mish Swish HardSigmoid Shrink".split())
 # The division of the first three is meant in float32, whose ties are not those of float64. Shrink computes in float32 anyway.
 IN_FLOAT32 = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Shrink"])
@@ -74,18 +78,38 @@ class Site:
     narrow: bool = False
 
 
+@dataclass(frozen=True)
+class Products:
+    """The largest and the smallest products (float64) of some elements of a ReduceProd, which computes in type ``dtype``."""
+
+    largest: str
+    smallest: str
+    dtype: str
+
+
+def left_alone(fused: onnx.ModelProto, *, exact: bool) -> frozenset[str]:
+    """The values that ONNX Runtime, which runs what is not fused, computes otherwise than ONNX has it.
+
+    Its MeanVarianceNormalization adds no epsilon; what one of its nodes hands to another (``exact``) need not be rounded.
+    """
+    plain = [n for n in fused.graph.node if n.domain != "graphfuse"]
+    read = {name for n in plain for name in n.input} if exact else set()
+    return frozenset(o for n in plain for o in n.output if o in read or n.op_type == "MeanVarianceNormalization")
+
+
 class Reference:
     """The float64 graph of a model, ready to run. Raises Unsupported."""
 
-    def __init__(self, model: onnx.ModelProto, *, exact: bool) -> None:
-        made = _Widening(model, exact)
-        self.keeps_small = not exact
+    def __init__(self, model: onnx.ModelProto, *, exact: bool, left: frozenset[str] = frozenset()) -> None:
+        made = _Widening(model, exact, left)
+        self.keeps_small = not made.rounds_all
         self.sites: list[Site] = made.sites
+        self.products: list[Products] = made.products
         self.outputs: list[str] = [o.name for o in model.graph.output]
         self._wide = [made.results[name] for name in self.outputs]
         self._inputs = {v.name for v in model.graph.input} & made.read
         self._session = session(made.model())
-        self._fetch = list(dict.fromkeys([*self._wide, *(s.value for s in self.sites), *(s.operand for s in self.sites if s.operand)]))
+        self._fetch = list(dict.fromkeys([*self._wide, *made.watched()]))
 
     def exact(self, feeds: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The outputs by name, and the values at the sites by their own names; floats in float64."""
@@ -103,13 +127,15 @@ class Reference:
 
 
 class _Widening:
-    def __init__(self, model: onnx.ModelProto, exact: bool) -> None:
-        self.exact = exact
+    def __init__(self, model: onnx.ModelProto, exact: bool, left: frozenset[str]) -> None:
+        self.exact, self.left = exact, left
+        self.rounds_all = exact and not left
         self.opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.sites: list[Site] = []
+        self.products: list[Products] = []
         self.read: set[str] = set()
         self.results: dict[str, str] = {}
         self._wide: dict[str, str] = {}  # of a value of the model: that of the reference which holds it
@@ -123,10 +149,15 @@ class _Widening:
             self.results[output.name] = self._rounded(output.name)
 
     def model(self) -> onnx.ModelProto:
-        fetched = dict.fromkeys([*self.results.values(), *(n for s in self.sites for n in (s.value, s.operand) if n)])
+        fetched = dict.fromkeys([*self.results.values(), *self.watched()])
         outputs = [helper.make_empty_tensor_value_info(n) for n in fetched]
         graph = helper.make_graph(self.nodes, "reference", self.inputs, outputs, self.initializers)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+
+    def watched(self) -> list[str]:
+        """The values inside that judging needs."""
+        sites = [n for s in self.sites for n in (s.value, s.operand) if n]
+        return [*sites, *(n for p in self.products for n in (p.largest, p.smallest))]
 
     # --- sources
 
@@ -231,7 +262,11 @@ class _Widening:
         axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), [0, 2, 3])
         centred = self._emit("Sub", x, self._mean(x, axes))
         root = self._emit("Sqrt", self._mean(self._emit("Mul", centred, centred), axes))
-        made = self._emit("Div", centred, self._emit("Add", root, self._fixed(1e-9)))
+        epsilon = self._fixed(1e-9)
+        if node.output[0] in self.left:  # ONNX Runtime's kernel has none: from 0 to 2e-9
+            noisy = self._site(epsilon, "f32", floor=1e-9 * 2**22)
+            epsilon = self._emit("Min", self._emit("Max", noisy, self._fixed(0.0)), self._fixed(2e-9))
+        made = self._emit("Div", centred, self._emit("Add", root, epsilon))
         self._finish(node, node.output[0], made, self._type[node.input[0]], "f64", ())
 
     def _mish(self, node: onnx.NodeProto) -> None:
@@ -275,8 +310,24 @@ class _Widening:
         copy.input.extend(inputs)
         copy.output.extend(outputs)
         self.nodes.append(copy)
+        if op == "ReduceProd" and types[0] in FLOATS:
+            self._partial_products(copy, real, types[0])
         for name, made, dtype in zip(node.output, outputs, _result_types(node, types), strict=True):
             self._finish(node, name, made, dtype, real, chosen)
+
+    def _partial_products(self, node: onnx.NodeProto, real: str, dtype: str) -> None:
+        """Of all factors above 1, and of all below it: no order of multiplying leaves these bounds."""
+        one = self._fixed(1.0)
+        size = self._emit("Abs", self._cast(node.input[0], real, "f64"))
+        size = self._emit("Where", self._emit("Greater", size, self._fixed(0.0)), size, one)
+        ends = []
+        for pick in ("Max", "Min"):
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            copy.input[0], copy.output[0] = self._cast(self._emit(pick, size, one), "f64", real), self._fresh()
+            self.nodes.append(copy)
+            ends.append(self._cast(copy.output[0], real, "f64"))
+        self.products.append(Products(*ends, "f32" if dtype in SMALL else dtype))
 
     def _operand(self, name: str, op: str, computed: str) -> str:
         dtype = self._type[name]
@@ -306,9 +357,10 @@ class _Widening:
             return
         operand = self._wide[node.input[0]] if op in BY_OPERAND else ""
         known = "f32" if dtype == "f64" and (real == "f32" or op in ROUGH) else dtype  # the reference itself is no better than its kernel
-        floor, rounds, narrow = 1.0 if op in BY_ONE else 0.0, dtype in SMALL and not self.exact, known != dtype
-        wide = self._site(wide, known, floor, operand, rounds=rounds, narrow=narrow)
-        self._hold(name, dtype, self._through(wide, dtype if self.exact or dtype not in SMALL else "f32"))
+        by_one = op in BY_ONE or (dtype == "f64" and op in BY_ONE_IN_FLOAT64)
+        kept = dtype in SMALL and (not self.exact or name in self.left)
+        wide = self._site(wide, known, 1.0 if by_one else 0.0, operand, rounds=kept, narrow=known != dtype)
+        self._hold(name, dtype, self._through(wide, "f32" if kept else dtype))
 
     def _site(self, value: str, dtype: str, floor: float = 0.0, operand: str = "", **how: bool) -> str:
         noise, made = f"noise{len(self.sites)}", self._fresh()
@@ -320,7 +372,7 @@ class _Widening:
     def _rounded(self, name: str) -> str:
         """The value as its own type holds it, in float64."""
         dtype = self._type[name]
-        return self._through(self._wide[name], dtype) if dtype in SMALL and not self.exact else self._wide[name]
+        return self._through(self._wide[name], dtype) if dtype in SMALL and not self.rounds_all else self._wide[name]
 
     def _through(self, wide: str, dtype: str) -> str:
         return wide if dtype == "f64" else self._cast(self._cast(wide, "f64", dtype), dtype, "f64")

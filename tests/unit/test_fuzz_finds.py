@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from random import Random
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import graphfuse
 from graphfuse.graph.facts import Facts
 from graphfuse.graph.load import load_model
 from graphfuse.ir import expr, sym
@@ -16,6 +19,9 @@ from graphfuse.ops.movement import slice_range
 from tests.conftest import compiler_absence
 from tests.fuzz.attempt import Account, attempt
 from tests.fuzz.host import attempt_on_host
+from tests.fuzz.maker import Maker, V
+from tests.fuzz.oracle import Oracle, Tally, own_session, run_by_name
+from tests.fuzz.reference import left_alone
 from tests.fuzz.strategies import Case
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -217,3 +223,93 @@ def test_a_window_as_wide_as_a_row_on_the_host_device(width: int, offsets: tuple
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     made = model(nodes, {"x": (kind, [12, 4, width]), "z": (kind, [12, 4, size])}, {nodes[-1].output[0]: (kind, [12, 4, size])}, constants)
     check_on_host(made, {"x": (4 * normal(12, 4, width)).astype(dtype), "z": (4 * normal(12, 4, size)).astype(dtype)})
+
+
+# --- what ONNX Runtime makes of the nodes that are left to it
+
+
+def test_a_slice_whose_steps_are_fed_beside_a_folded_one() -> None:
+    """ONNX takes fed steps to be 1. The model hides the other size from it, what we fold does not: our session must run all the same."""
+    start = helper.make_node("Constant", [], ["s"], value=numpy_helper.from_array(np.array([0])))
+    nodes = [
+        start,
+        helper.make_node("Slice", ["w", "s", "e", "a", "t"], ["p"]),
+        helper.make_node("Slice", ["w", "o", "f", "a", "u"], ["q"]),
+    ]
+    nodes += [helper.make_node("Min", ["p", "q"], ["m"]), helper.make_node("Add", ["m", "x"], ["z"]), helper.make_node("Abs", ["z"], ["y"])]
+    constants = {"w": normal(7, 4), "o": np.array([1]), "e": np.array([5]), "f": np.array([6]), "a": np.array([0]), "t": np.array([2])}
+    made = model(nodes, {"x": (FLOAT, [3, 4]), "u": (INT64, [1])}, {"y": (FLOAT, [3, 4])}, {**constants, "u": np.array([2])})
+    feeds = {"x": normal(3, 4)}
+    check(made, feeds)
+    fused = graphfuse.rewrite(made, policy="aggressive").model
+    np.testing.assert_array_equal(graphfuse.Session(fused, "numpy").run(feeds)["y"], run_by_name(own_session(made), feeds)["y"])
+
+
+def test_small_floats_between_nodes_that_are_left_alone_need_not_be_rounded() -> None:
+    """ONNX Runtime leaves out the pair of casts between a product and a sum, also where exact rounding is asked for."""
+    nodes = [
+        helper.make_node("Mul", ["x", "c"], ["a"]),
+        helper.make_node("Mul", ["z", "s"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    half = {name: (TensorProto.FLOAT16, [40, 64]) for name in "xzcsy"}
+    made = model(nodes, {n: half[n] for n in "xzcs"}, {"y": half["y"]})
+    feeds = {n: (3 * part).astype(np.float16) for n, part in zip("xzcs", normal(4, 40, 64), strict=True)}
+    left = left_alone(made, exact=True)
+    assert left == {"a", "b"}
+    got = run_by_name(own_session(made), feeds)
+    strict, kept = (Oracle(made).expect(feeds, exact=True, left=names) for names in (frozenset(), left))
+    assert replace(strict, own=None).judge(got, Tally()) != ""
+    assert replace(kept, own=None).judge(got, Tally()) == ""
+
+
+def test_the_epsilon_that_a_norm_left_alone_lacks() -> None:
+    """ONNX Runtime's own MeanVarianceNormalization divides by the root alone: infinite where the squares underflow."""
+    nodes = [helper.make_node("Softmax", ["x"], ["s"], axis=1), helper.make_node("Max", ["s", "low"], ["m"])]
+    nodes += [helper.make_node("Min", ["m", "high"], ["c"]), helper.make_node("MeanVarianceNormalization", ["c"], ["y"])]
+    shape = [1, 2, 3, 4]
+    x = np.linspace(0, 9, 24, dtype=np.float32).reshape(shape)
+    x[0, 1, 2, 3] = 103
+    constants = {"low": np.float32(-100), "high": np.float32(100)}
+    check(model(nodes, {"x": (FLOAT, shape)}, {"c": (FLOAT, shape), "y": (FLOAT, shape)}, constants, opset=9), {"x": x})
+
+
+# --- numbers that no kernel owes
+
+
+def test_a_product_whose_parts_leave_the_range() -> None:
+    """Infinity times 0 in one order, 0 in another."""
+    x = np.full((7, 99), 90, np.float32)
+    x[3, 50] = 0
+    for axes, opset in ((None, 9), (None, 17), ([0], 17)):
+        node = helper.make_node("ReduceProd", ["x"], ["y"], keepdims=0, **({"axes": axes} if axes else {}))
+        made = model([node], {"x": (FLOAT, [7, 99])}, {"y": (FLOAT, [99] if axes else [])}, opset=opset)
+        expectation = Oracle(made).expect({"x": x}, exact=False)
+        assert expectation.overflows() is (axes is None)  # 90 ** 7 is a float32, and is judged
+        check(made, {"x": x})
+
+
+@pytest.mark.parametrize("op", ["Sin", "Cos"])
+def test_waves_in_float64_near_their_zeros(op: str) -> None:
+    """ONNX Runtime's kernel errs by the size of 1 there, NumPy by that of the result."""
+    x = np.float64([1.5638233721366013, *np.pi / 2 * np.arange(-20, 21)])
+    double = TensorProto.DOUBLE
+    check(model([helper.make_node(op, ["x"], ["y"])], {"x": (double, [42])}, {"y": (double, [42])}), {"x": x})
+
+
+def test_the_loss_of_a_class_that_is_all_but_certain() -> None:
+    """The logarithm of a number near 1: it errs by the size of 1."""
+    x = normal(64, 5)
+    x[:, 2] = np.linspace(10, 16, 64)
+    constants = {"t": np.full(64, 2, np.int32), "w": np.full(5, 0.27, np.float32)}
+    node = helper.make_node("SoftmaxCrossEntropyLoss", ["x", "t", "w"], ["y"], reduction="none")
+    check(model([node], {"x": (FLOAT, [64, 5])}, {"y": (FLOAT, [64])}, constants), {"x": x})
+
+
+def test_where_a_nan_may_be_an_infinity_may_be() -> None:
+    """The logarithm of 0, quantized over its own range: infinity over infinity as an integer."""
+    maker = Maker(Random(0), 17, 1, ["f32"])
+    maker.has_nan = True
+    bounded = maker.without_infinities(V("x", "f32", ((3,),)))
+    assert [n.op_type for n in maker.nodes][-2:] == ["Max", "Min"]
+    assert bounded.name == maker.nodes[-1].output[0]
