@@ -66,6 +66,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return FINE
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error; which library's depends on typer's version
+            if type(error).__name__ == "NoArgsIsHelpError":  # no command at all: the message is the whole help
+                print(error.format_message(), file=sys.stderr)
+                return BAD_INPUT
             return _report(error, f"{error.format_message()} (see graphfuse --help)")
         return _report(error, f"internal error, please report it with --debug: {type(error).__name__}: {error}")
 

@@ -30,7 +30,13 @@ def bench(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="PLAN", help="Write the plan with decisions and figures here.", show_default="PLAN itself"),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="PLAN",
+            help="Write the plan with decisions and figures here; into PLAN itself if left out.",
+            show_default=False,
+        ),
     ] = None,
     pairs: Annotated[int, typer.Option("--pairs", help="Measurements of each engine, in turns.", min=6)] = 30,
     flavour: Annotated[

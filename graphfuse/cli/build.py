@@ -43,12 +43,15 @@ def build(
         list[str] | None,
         typer.Option("--target", metavar="sm_XX", help="GPU architecture to build for; may be repeated.", show_default=False),
     ] = None,
-    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="SHAPE|sm_XX", hidden=True)] = None,
     aot: Annotated[bool, typer.Option("--aot", help="An engine that needs no Python where it runs (full TensorRT only).")] = False,
     min_driver: Annotated[
         int | None,
         typer.Option(
-            "--min-driver", metavar="BRANCH", help="With --aot: the oldest driver that must take the kernels.", show_default="535"
+            "--min-driver",
+            metavar="BRANCH",
+            help="With --aot: the oldest driver that must take the kernels; 535 if left out.",
+            show_default=False,
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print what TensorRT says.")] = False,

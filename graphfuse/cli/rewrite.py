@@ -69,6 +69,7 @@ def restore(fused: FusedArgument, output: ModelOutput, json_file: JsonOption = N
     from graphfuse.graph.load import load_model
     from graphfuse.graph.save import save_model
     from graphfuse.match import restore_model
+    from graphfuse.session.fused import is_fused
 
     check_outputs([output, json_file], [fused])
     loaded = load_model(fused)
@@ -76,7 +77,9 @@ def restore(fused: FusedArgument, output: ModelOutput, json_file: JsonOption = N
     save_model(plain, output)
     counts = {"nodes_before": len(loaded.graph), "nodes_after": len(plain.graph)}
     write_json(json_file, counts)
-    show(f"{counts['nodes_before']} nodes became {counts['nodes_after']}", f"wrote {output}")
+    fused_nodes = any(is_fused(node) for node in loaded.graph.all_nodes())
+    nothing = [] if fused_nodes else ["nothing in it was fused"]
+    show(f"{counts['nodes_before']} nodes became {counts['nodes_after']}", *nothing, f"wrote {output}")
     return 0
 
 

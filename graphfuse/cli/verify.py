@@ -58,7 +58,9 @@ def run(
     model: Annotated[Path, typer.Argument(metavar="MODEL|ENGINE", help="An ONNX model, or a TensorRT engine.", show_default=False)],
     device: Annotated[str, typer.Option("--device", metavar="auto|cuda|host|numpy", help="Where fused nodes run.")] = "auto",
     inputs: InputsOption = None,
-    output: Annotated[Path | None, typer.Option("--output", metavar="NPZ", help="Write the outputs by name.", show_default=False)] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="NPZ", help="Write the outputs by name.", show_default=False)
+    ] = None,
     seed: SeedOption = 0,
     alt: AltOption = False,
     sizes: SizesOption = None,

@@ -127,7 +127,7 @@ def _import_full() -> ModuleType:
     try:
         return importlib.import_module("tensorrt")
     except (ImportError, OSError, AttributeError) as error:
-        raise GraphfuseError(f"TensorRT does not load ({error}); install it with `pip install graphfuse[tensorrt]`") from error
+        raise GraphfuseError(f"TensorRT does not load ({error}); install it with `pip install 'graphfuse[tensorrt]'`") from error
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from types import ModuleType
 from graphfuse.ir.errors import GraphfuseError
 
 PACKAGE = "tensorrt_rtx"
-MEND = "install both with `pip install graphfuse[rtx]`"
+MEND = "install both with `pip install 'graphfuse[rtx]'`"
 
 
 @dataclass(frozen=True)

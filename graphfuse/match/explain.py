@@ -112,7 +112,8 @@ def _find(model: onnx_ir.Model, flow: Flow, ids: list[str], wanted: str) -> int:
         raise GraphfuseError(f"node {wanted!r} is not in the folded graph: it depends on constants or shapes only, and was computed")
     close = difflib.get_close_matches(wanted, [*by_id, *(str(v) for v in by_value)], n=3, cutoff=0.5)
     raise GraphfuseError(
-        f"the graph has no node {wanted!r}" + (f"; did you mean {', '.join(map(repr, close))}?" if close else "; see the plan")
+        f"the graph has no node {wanted!r}"
+        + (f"; did you mean {', '.join(map(repr, close))}?" if close else "; `graphfuse explain MODEL` lists them")
     )
 
 

@@ -11,6 +11,9 @@ from typing import Any
 import onnx_ir
 from onnx_ir.passes.common import InlinePass
 
+from graphfuse.graph.facts import Facts
+from graphfuse.ir import expr
+from graphfuse.ir.errors import GraphfuseError
 from graphfuse.match.cost import Cost
 from graphfuse.match.flow import Flow, node_ids
 from graphfuse.match.grow import Region
@@ -79,6 +82,20 @@ class Prepared:
     recognised: Recognised = field(default_factory=Recognised)
 
 
+def _check_sizes(sizes: Mapping[str, int], model: onnx_ir.Model, flow: Flow, facts: Facts) -> None:
+    """Raises GraphfuseError for a size that belongs to no dimension: it would change no prediction."""
+    own = {str(d.value): 0 for v in model.graph.inputs for d in v.shape or () if isinstance(d, onnx_ir.SymbolicDim) and d.value}
+    for name in sizes:
+        if name not in own and name not in facts.input_symbols and name not in _inner_symbols(flow, facts):
+            known = f"the inputs have {', '.join(own)}" if own else "no input has a dynamic one"
+            raise GraphfuseError(f"size {name}={sizes[name]}: the model has no dimension of that name; {known}")
+
+
+def _inner_symbols(flow: Flow, facts: Facts) -> set[str]:
+    shapes = [facts.shape(v) or () for n in flow.nodes for v in n.outputs]
+    return {name for shape in shapes for dim in shape for name in expr.symbols(dim)}
+
+
 def prepare(
     model: onnx_ir.Model,
     *,
@@ -97,6 +114,7 @@ def prepare(
     normal = normalise(own, () if exact_rounding else in_force, functions=not exact_rounding and FUNCTION_BODY not in skipped)
     facts = normal.facts
     flow = Flow(own.graph)
+    _check_sizes(sizes or {}, model, flow, facts)
     legality = Legality(flow, facts, exact_rounding=exact_rounding)
     context = Context(flow, facts, classify(flow, facts), legality, dict(sizes or {}))
     return Prepared(

@@ -77,7 +77,7 @@ def test_parts_that_are_missing_or_do_not_fit_are_named(monkeypatch) -> None:
         ("the parser library", "onnxparser"),
     ):
         monkeypatch.setattr(locate, "_installed_files", lambda n=name: iter([f for f in everything if n not in f[0].name]))
-        with pytest.raises(GraphfuseError, match=rf"{part} .*pip install graphfuse\[rtx\]"):
+        with pytest.raises(GraphfuseError, match=rf"{part} .*pip install 'graphfuse\[rtx\]'"):
             locate.find_rtx_files()
     monkeypatch.setattr(locate, "_installed_files", lambda: iter([(p, "1.6.0.1") for p, _ in everything]))
     with pytest.raises(GraphfuseError, match=r"the bindings are version 1\.6\.0\.1"):
@@ -100,7 +100,7 @@ def test_flavours_by_name() -> None:
     assert rtx.network_flags == 1
     with pytest.raises(GraphfuseError, match="unknown flavour 'trt'; choose tensorrt or tensorrt_rtx"):
         flavour.load_flavour("trt")
-    with pytest.raises(GraphfuseError, match=r"TensorRT does not load .*pip install graphfuse\[tensorrt\]"):
+    with pytest.raises(GraphfuseError, match=r"TensorRT does not load .*pip install 'graphfuse\[tensorrt\]'"):
         flavour.load_flavour("tensorrt")
 
 

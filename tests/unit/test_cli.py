@@ -85,9 +85,9 @@ def test_help(command, capsys):
 
 
 def test_no_command_shows_the_commands(capsys):
-    main([])
+    assert main([]) in (0, 2)  # releases of typer differ
     out = "".join(capsys.readouterr())
-    assert all(command in out for command in COMMANDS)
+    assert {*COMMANDS} <= {line.split()[0] for line in out.splitlines() if line.strip()}
 
 
 def test_version(capsys):
@@ -136,6 +136,11 @@ def test_restore_gives_the_plain_model_back(place):
     back = onnx.load("plain.onnx")
     assert [n.op_type for n in back.graph.node] == ["Sigmoid", "Mul", "Add", "Tanh"]
     assert [n.name for n in back.graph.node] == ["gate", "silu", "residual", "last"]
+
+
+def test_restore_says_that_nothing_was_fused(place, capsys):
+    assert main(["restore", "m.onnx", "-o", "plain.onnx"]) == 0
+    assert "nothing in it was fused" in capsys.readouterr().out
 
 
 def test_export_plugin(place):
@@ -274,6 +279,8 @@ BAD = {
     "no such arrays": (["run", "m.onnx", "--inputs", "none.npz"], "none.npz"),
     "a size without a name": (["check", "m.onnx", "f.onnx", "--size", "4"], "size '4' is not understood"),
     "a size of no dimension": (["check", "m.onnx", "f.onnx", "--size", "m=4"], "m=4"),
+    "a size of no dimension to predict at": (["scan", "m.onnx", "--size", "m=4"], "m=4"),
+    "a size of no dimension to rewrite at": (["rewrite", "m.onnx", "-o", "o.onnx", "--size", "m=4"], "m=4"),
     "a negative tolerance": (["check", "m.onnx", "f.onnx", "--rtol", "-1"], "rtol=-1.0"),
     "a tolerance that is no number": (["check", "m.onnx", "f.onnx", "--rtol", "much"], "--rtol"),
     "no output": (["rewrite", "m.onnx"], "output"),
