@@ -66,14 +66,16 @@ def warm(
 def _warmed(source: Path, shapes: Sequence[str], targets: Sequence[str]) -> Warmed:
     from graphfuse.engine import parse_profiles
     from graphfuse.engine.ahead import warm as compile_ahead
-    from graphfuse.engine.contents import holds_kernels, warm_engine
+    from graphfuse.engine.contents import holds_kernels, is_engine, warm_engine
     from graphfuse.graph.load import load_model
 
     plan = b"" if source.suffix == ".onnx" else read_bytes(source)
-    if not holds_kernels(plan):
+    if not (is_engine(plan) or holds_kernels(plan)):
         return compile_ahead(load_model(source), parse_profiles(shapes) if shapes else [], targets)
     if shapes:
         raise GraphfuseError("an engine knows the sizes that it was built for; leave --shapes out")
+    if not holds_kernels(plan):
+        raise GraphfuseError(f"{source}: this engine holds no kernels of ours; name one that was built from a fused model without --aot")
     return warm_engine(plan, targets)
 
 

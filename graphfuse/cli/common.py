@@ -76,10 +76,12 @@ def check_outputs(outputs: Sequence[Path | None], inputs: Sequence[Path | None] 
             raise GraphfuseError(f"{path}: is a folder; name a file in it")
         if not path.absolute().parent.is_dir():
             raise GraphfuseError(f"{path}: there is no folder {path.parent}; make it first")
+        if not (path.exists() and not path.is_file()) and not os.access(path.absolute().parent, os.W_OK):
+            raise GraphfuseError(f"{path}: cannot be written: no file may be made in {path.parent}; choose another folder")
         for source in inputs:
             if source is not None and _same(path, source):
                 raise GraphfuseError(f"{path}: is an input of this command; choose another output")
-    if len({p.absolute() for p in given}) < len(given):
+    if len({os.path.realpath(p) for p in given}) < len(given):
         raise GraphfuseError(f"{given[0]}: two outputs have this name; choose different ones")
 
 

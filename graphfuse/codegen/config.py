@@ -36,7 +36,7 @@ class Config:
         for name, legal in _LEGAL.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value not in legal):
-                raise GraphfuseError(f"kernel configuration: {name} cannot be {value!r}; choose one of {', '.join(map(str, legal))}")
+                raise GraphfuseError(f"kernel configuration: {name} cannot be {value!r:.80}; choose one of {', '.join(map(str, legal))}")
 
     def to_json(self) -> dict[str, int]:
         """The wishes that are made, by name."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,9 +130,16 @@ def _logged(flavour: Flavour, verbose: bool, path: str | os.PathLike[str] | None
     with flavour.logger.capture(verbose or path is not None) as log:
         try:
             yield log
-        finally:
-            if path is not None:
-                write_text(Path(path), "".join(f"[{severity}] {text}\n" for severity, text in log.lines))
+        except BaseException:
+            with suppress(GraphfuseError):  # why the build failed is what matters
+                _write_log(path, log)
+            raise
+        _write_log(path, log)
+
+
+def _write_log(path: str | os.PathLike[str] | None, log: Capture) -> None:
+    if path is not None:
+        write_text(Path(path), "".join(f"[{severity}] {text}\n" for severity, text in log.lines))
 
 
 def _default_targets(flavour: Flavour) -> tuple[str, ...]:

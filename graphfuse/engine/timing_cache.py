@@ -41,9 +41,10 @@ def save(timings: Any, path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise GraphfuseError(f"{path}: is no timing cache, it is too large; name another file")
-    except FileNotFoundError:
+    if not path.exists():
         return b""
+    if not path.is_file():
+        raise GraphfuseError(f"{path}: cannot be read: it is no file; name another one for the timing cache")
+    if path.stat().st_size > MAX_BYTES:
+        raise GraphfuseError(f"{path}: is no timing cache, it is too large; name another file")
     return read_bytes(path)

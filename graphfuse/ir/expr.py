@@ -564,10 +564,20 @@ def parse(text: str | int, *, limit: int = 4096) -> Dim:
         raise ValueError(f"not a dimension: {text[:60]!r}") from error
 
 
+MAX_PRODUCT = 2048  # terms; ``render`` writes sums of products, none of which is nearly as long
+
+
+def _times(a: Dim, b: Dim) -> Dim:
+    """Hostile text could ask for exponentially many terms: ``(a+1)*(b+1)*...``."""
+    if len(_terms(a)) * len(_terms(b)) > MAX_PRODUCT:
+        raise ValueError("not a dimension: a product of too many terms")
+    return a * b
+
+
 _BINARY: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
+    ast.Mult: _times,
     ast.FloorDiv: floordiv,
     ast.Mod: modulo,
 }

@@ -16,9 +16,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """As ``write_text``."""
+    """As ``write_text``. A link stays one; what is no file (``/dev/null``, a pipe) is written to, never replaced."""
     temporary = None
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("wb") as stream:
+                stream.write(data)
+            return
+        path = path.resolve() if path.is_symlink() else path
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
         with os.fdopen(handle, "wb") as out:
             out.write(data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import threading
 import warnings
 from collections.abc import Mapping
@@ -101,6 +102,9 @@ def _entries(path: Path) -> dict[str, Config]:
     try:
         status = path.stat()
     except OSError:
+        return {}
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # reading a pipe would wait for its writer
+        warnings.warn(f"{path}: not a file of tuned configurations; going without it", stacklevel=2)
         return {}
     return _parsed(path, status.st_mtime_ns, status.st_size)
 

@@ -94,7 +94,7 @@ def unpack(spec: str, data: bytes) -> tuple[Region, tuple[Kernel, ...]]:
         header = json.loads(line[len(marker(spec)) :])
         if header["format"] != FORMAT:
             raise ProgramError(
-                f"the engine holds kernels in format {header['format']!r}, this graphfuse reads {FORMAT}; build the engine again"
+                f"the engine holds kernels in format {header['format']!r:.40}, this graphfuse reads {FORMAT}; build the engine again"
             )
         interface = Interface(*(tuple(_tensor(row) for row in header[side]) for side in _SIDES))
         return Region.known(spec, interface), tuple(_kernel(row, interface, blob) for row in header["kernels"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -60,3 +61,25 @@ def test_damage_is_one_clean_error_or_none() -> None:
 def test_brackets_without_end() -> None:
     hostile = b'{"body":' + b"[" * 100_000
     assert len(regions_in(hostile + fields_of(regions.scale((4, 8))))) == 1
+
+
+@pytest.mark.parametrize(
+    "filler",
+    [b"graphfuse-region:" + b"a" * 64 + b" {", b'{"body":', b'{"body":[', b'{"body":[' + b"0," * 400, b'{"body":0} '],
+    ids=["markers", "nested specs", "nested lists", "long lists", "wrong specs"],
+)
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_what_a_hostile_file_repeats_takes_no_more_time_than_it_is_long(filler: bytes, end: bytes) -> None:
+    hostile = b"ftrt" + filler * ((8 << 20) // len(filler)) + end
+    began = time.process_time()
+    holds_kernels(hostile)
+    with pytest.raises(ProgramError):
+        regions_in(hostile + bytes(9) + fields_of(regions.softmax())[:-40])
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("target", ['sm_80";x', "sm_", "", "80", "compute_80", "sm_8\n0"])
+def test_a_target_that_is_none(target: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    with pytest.raises(GraphfuseError, match="not a name like sm_89"):
+        warm_engine(b"ftrt" + fields_of(regions.softmax()), [target])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,3 +101,13 @@ def test_symbolic_reshape_and_back_is_nothing() -> None:
 def test_parse_takes_nothing_but_arithmetic(text: object) -> None:
     with pytest.raises(ValueError, match="not a dimension"):
         parse(text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text", ["*".join(f"(a{i}+1)" for i in range(30)), "*".join(["(a+b+c+d)"] * 60), "(a+b)*" * 40 + "(" * 9 + "a" + ")" * 9]
+)
+def test_parsing_never_takes_exponential_time(text: str) -> None:
+    began = time.process_time()
+    with contextlib.suppress(ValueError):
+        expr.parse(text)
+    assert time.process_time() - began < 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,3 +74,10 @@ def test_errors_name_the_file_or_the_flavour(tmp_path: Path, monkeypatch: pytest
         timing_cache.attach(FULL, Config(), tmp_path / "large", Capture(0))
     with pytest.raises(GraphfuseError, match="TensorRT for RTX has no timing cache"):
         timing_cache.check_flavour(Flavour("tensorrt_rtx", ModuleType("tensorrt_rtx"), None, builds_without_gpu=True))
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(GraphfuseError, match="it is no file"):
+            timing_cache.attach(FULL, Config(), path, Capture(0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -321,3 +323,18 @@ def test_a_program_with_open_sizes_is_tuned_as_sessions_and_as_engines_run_it(fi
     assert tuned == [(open_rows(), {"n": 8}), (open_rows().specialise({"n": 8}), {})]
     assert [region.name for region in found] == ["a", "a at n=8"]
     assert lookup(open_rows(), ARCH) == lookup(open_rows().specialise({"n": 8}), ARCH) == WISH
+
+
+@pytest.mark.parametrize("value", ["9" * 4000, '"' + "x" * 9999 + '"', "[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200])
+def test_what_is_said_of_an_entry_is_short(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    path.write_text(f'{{"version": 1, "entries": {{"k": {{"config": {{"lanes": {value}}}}}}}}}')
+    with pytest.warns(UserWarning, match="passed over") as said:
+        assert database._entries(path) == {}
+    assert all(len(str(w.message)) < 400 + len(str(path)) for w in said)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.warns(UserWarning, match="not a file of tuned"):
+        assert database._entries(tmp_path / "pipe") == {}
