@@ -25,7 +25,7 @@ ones. How everything is measured is in [benchmarks/README.md](../benchmarks/READ
 COLUMNS = """\
 Times in microseconds, of one run of the chain in a CUDA graph over rotated inputs (cold cache). *Roof*: the bytes at the rate of a plain copy with
 the same mix of reads and writes, or an empty launch. *Grid*: a kernel of our grid that only moves the bytes. *Gain*: the better
-`torch.compile` over ours. *Error*: of ours against float64.
+`torch.compile` of those that ran over ours; a dash stands for what was left out of the run. *Error*: of ours against float64.
 """
 
 
