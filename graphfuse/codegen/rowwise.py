@@ -18,7 +18,7 @@ from graphfuse.codegen.text import compute_type
 from graphfuse.ir.expr import Dim, Expr
 from graphfuse.ir.program import Program
 from graphfuse.ir.scalars import TABLE
-from graphfuse.schedule.kernel import Rows, nominal, reachable
+from graphfuse.schedule.kernel import Rows, direct_reductions, nominal, reachable
 from graphfuse.schedule.rows import ROW
 from graphfuse.schedule.scalar import Node, vector_address
 
@@ -107,12 +107,12 @@ class RowEmitter:
         return self.walk.passes[first].columns == self.walk.passes[second].columns
 
     def _early_loads(self) -> list[Node]:
-        """What later passes load."""
+        """What later passes load, at addresses that no reduction decides."""
         first, puller = self.walk.passes[0].columns, self.e.puller
         later = [r for step, roots in zip(self.walk.passes, self.walk.roots, strict=True) if step.columns == first for r in roots]
         loads = [n for n in reachable(puller, later) if n.kind == "load" and n.total and self._per_column(n)]
         own = set(reachable(puller, self.walk.roots[0]))
-        return [n for n in loads if n not in own] if self.items(first) is not None else []
+        return [n for n in loads if n not in own and not direct_reductions(puller, n)] if self.items(first) is not None else []
 
     def _needs(self, roots: Sequence[Node], made: dict[Node, int]) -> tuple[list[Node], list[Node]]:
         """(nodes available from earlier passes, nodes that this pass computes at the level of its columns)."""
@@ -245,9 +245,10 @@ class RowEmitter:
                 self._keep(node)
 
     def _row_loads(self) -> list[Node]:
-        """What is loaded once a row."""
-        nodes = reachable(self.e.puller, [root for roots in self.walk.roots for root in roots])
-        return [n for n in nodes if n.kind == "load" and n.total and not self._per_column(n)]
+        """What is loaded once a row, at an address that no reduction decides."""
+        puller = self.e.puller
+        nodes = reachable(puller, [root for roots in self.walk.roots for root in roots])
+        return [n for n in nodes if n.kind == "load" and n.total and not self._per_column(n) and not direct_reductions(puller, n)]
 
     def _walk(self, columns: Dim, width: int, work: Callable[[], None]) -> None:
         """The loop over a thread's vectors of ``columns``, unrolled where they are few."""

@@ -181,6 +181,17 @@ def test_a_row_of_one_vector_read_again_in_a_longer_walk_on_the_host_device() ->
     check_on_host(made, {"x": normal(8, 5, 8), "y": normal(1, 8) + np.float32(4), "c": normal(5, 8) > 0})
 
 
+@pytest.mark.parametrize("table", [(64,), (64, 64)], ids=["a number a row", "a row a row"])
+@pytest.mark.parametrize("rows", [3, 700])
+def test_what_a_reduction_finds_is_not_loaded_before_it_on_the_host_device(rows: int, table: tuple[int, ...]) -> None:
+    """Loads of later passes go ahead of the first; one at a position that a reduction finds cannot."""
+    nodes = [helper.make_node("ArgMax", ["x"], ["a"], axis=-1, keepdims=0), helper.make_node("Gather", ["t", "a"], ["g"])]
+    nodes += [helper.make_node("Unsqueeze", ["g", "last"], ["u"])] if len(table) == 1 else [helper.make_node("Neg", ["g"], ["u"])]
+    nodes += [helper.make_node("Softmax", ["x"], ["s"]), helper.make_node("Add", ["s", "u"], ["y"])]
+    made = model(nodes, {"x": (FLOAT, [rows, 64]), "t": (FLOAT, list(table))}, {"y": (FLOAT, [rows, 64])}, {"last": np.array([1])})
+    check_on_host(made, {"x": normal(rows, 64), "t": normal(*table)})
+
+
 def test_a_kept_value_that_all_lanes_share_on_the_host_device() -> None:
     """A divisor for each channel: one number a vector, and so is its reciprocal."""
     nodes = [helper.make_node("Hardmax", ["x"], ["h"], axis=-4), helper.make_node("Sigmoid", ["x"], ["s"])]
