@@ -21,7 +21,7 @@ from graphfuse.engine import timing_cache as timing
 from graphfuse.engine.ahead import requests
 from graphfuse.engine.flavour import Capture, Flavour, load_flavour
 from graphfuse.engine.interrupts import Interrupts, interrupts_held
-from graphfuse.engine.progress import Progress, Silent, make_monitor
+from graphfuse.engine.progress import Progress, Silent, Unfailing, make_monitor
 from graphfuse.engine.shapes import Ranges, make_profiles, plain_range
 from graphfuse.ir.errors import GraphfuseError, ProgramError
 from graphfuse.ir.files import write_bytes, write_text
@@ -97,7 +97,7 @@ def build_engine(
     graphfuse_plugin.register(chosen.module)
     kernels_for = targets or _default_targets(chosen)
     ranges = [shapes] if isinstance(shapes, Mapping) else list(shapes or ())
-    shown = progress or Silent()
+    shown = Unfailing(progress or Silent())
     with interrupts_held() as held, _logged(chosen, verbose, log_file) as log, graphfuse_plugin.building(kernels_for) as build:
         monitor = make_monitor(chosen.module, shown, lambda: held.pressed)
         if aot:

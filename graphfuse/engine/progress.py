@@ -31,26 +31,42 @@ class Silent:
     def finish(self, phase: str) -> None: ...
 
 
+class Unfailing:
+    """Shows what another one shows; what goes wrong there does not end the build."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    def start(self, phase: str, parent: str | None, steps: int) -> None:
+        with suppress(Exception):
+            self._shown.start(phase, parent, steps)
+
+    def step(self, phase: str, done: int) -> None:
+        with suppress(Exception):
+            self._shown.step(phase, done)
+
+    def finish(self, phase: str) -> None:
+        with suppress(Exception):
+            self._shown.finish(phase)
+
+
 class Monitor:
-    """The part of TensorRT's monitor that is ours. What goes wrong in showing does not end the build."""
+    """The part of TensorRT's monitor that is ours."""
 
     def __init__(self, shown: Progress, stopped: Callable[[], bool]) -> None:
         self._shown = shown
         self._stopped = stopped
 
     def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-        with suppress(Exception):
-            self._shown.start(phase_name, parent_phase, num_steps)
+        self._shown.start(phase_name, parent_phase, num_steps)
 
     def step_complete(self, phase_name: str, step: int) -> bool:
         """False stops the build: TensorRT returns without an engine."""
-        with suppress(Exception):
-            self._shown.step(phase_name, step + 1)
+        self._shown.step(phase_name, step + 1)
         return not self._stopped()
 
     def phase_finish(self, phase_name: str) -> None:
-        with suppress(Exception):
-            self._shown.finish(phase_name)
+        self._shown.finish(phase_name)
 
 
 def make_monitor(trt: Any, shown: Progress, stopped: Callable[[], bool]) -> Any:
