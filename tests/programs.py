@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphfuse.codegen import KernelSource, generate
 from graphfuse.ir import Builder, Program, Val, dtypes, expr, interpret, sym
 from graphfuse.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 
@@ -24,6 +25,7 @@ class Case:
 
 
 CASES: list[Case] = []
+GUARD = 64  # bytes around an output that must stay as they were
 
 
 def case(*sizes: dict[str, int]) -> Callable[[Callable[[], Program]], Callable[[], Program]]:
@@ -67,6 +69,29 @@ def compare(program: Program, got: list[np.ndarray], want: list[np.ndarray], fol
         wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
         finite = np.abs(wide_b[np.isfinite(wide_b)])
         np.testing.assert_allclose(wide_a, wide_b, rtol=scale, atol=scale * (finite.mean() if finite.size else 1.0), equal_nan=True)
+
+
+def sources() -> dict[str, KernelSource]:
+    """The kernels of all cases: by name in general, as ``name@k`` hardened to the k-th sizes."""
+    plain = {c.name: generate(c.program) for c in CASES}
+    hard = {f"{c.name}@{k}": generate(c.program.specialise(env)) for c in CASES for k, env in enumerate(c.sizes) if env}
+    return {**plain, **hard}
+
+
+Run = Callable[[str, Program, list[np.ndarray], dict[str, int]], list[np.ndarray]]
+
+
+def check(case: Case, run: Run, *others: str) -> None:
+    """Holds what ``run`` makes of a case against the interpreter, at all sizes: the general kernel (``others`` are more of them) and the hardened one."""
+    for k, env in enumerate(case.sizes):
+        inputs = inputs_for(case.program, env, seed=k)
+        want = expected(case.program, inputs)
+        folded = max((a.size for a in inputs), default=1)
+        for name in (case.name, *others):
+            compare(case.program, run(name, case.program, inputs, env), want, folded)
+        if env:
+            hard = case.program.specialise(env)
+            compare(hard, run(f"{case.name}@{k}", hard, inputs, {}), want, folded)
 
 
 def layer_norm(b: Builder, x: Val, width: int, eps: float = 1e-5) -> Val:

@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphfuse.codegen import generate
 from graphfuse.ir import expr
 from graphfuse.jit import CudaDevice, CudaExecutable, DeviceBuffer, to_device
-from tests.programs import CASES, Case, compare, expected, inputs_for
-
-GUARD = 64  # bytes around an output that must stay as they were
+from tests.programs import CASES, GUARD, Case, check, sources
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +19,8 @@ def device() -> CudaDevice:
 
 @pytest.fixture(scope="module")
 def loaded(device: CudaDevice) -> dict[str, CudaExecutable]:
-    plain = {c.name: generate(c.program) for c in CASES}
-    hard = {f"{c.name}@{k}": generate(c.program.specialise(env)) for c in CASES for k, env in enumerate(c.sizes) if env}
-    sources = {**plain, **hard}
-    return dict(zip(sources, device.load(list(sources.values())), strict=True))
+    made = sources()
+    return dict(zip(made, device.load(list(made.values())), strict=True))
 
 
 class Placed:
@@ -56,11 +51,4 @@ def _run(device, executable, program, inputs, env, skew: int) -> list[np.ndarray
 @pytest.mark.parametrize("skew", [0, 1])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_kernel_equals_interpreter(case: Case, device, loaded, skew: int) -> None:
-    for k, env in enumerate(case.sizes):
-        inputs = inputs_for(case.program, env, seed=k)
-        want = expected(case.program, inputs)
-        folded = max((a.size for a in inputs), default=1)
-        compare(case.program, _run(device, loaded[case.name], case.program, inputs, env, skew), want, folded)
-        if env:
-            hard = case.program.specialise(env)
-            compare(hard, _run(device, loaded[f"{case.name}@{k}"], hard, inputs, {}, skew), want, folded)
+    check(case, lambda name, program, inputs, env: _run(device, loaded[name], program, inputs, env, skew))

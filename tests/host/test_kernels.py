@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graphfuse.codegen import KernelSource, generate
+from graphfuse.codegen import KernelSource
 from graphfuse.ir import expr
 from graphfuse.jit.host import HostDevice
-from tests.programs import CASES, Case, compare, expected, inputs_for
-
-GUARD = 64  # bytes around an output that must stay as they were
+from tests.programs import CASES, GUARD, Case, check, sources
 
 
 def alone(source: KernelSource) -> KernelSource:
@@ -23,11 +21,9 @@ def alone(source: KernelSource) -> KernelSource:
 
 @pytest.fixture(scope="module")
 def loaded():
-    plain = {c.name: generate(c.program) for c in CASES}
-    hard = {f"{c.name}@{k}": generate(c.program.specialise(env)) for c in CASES for k, env in enumerate(c.sizes) if env}
-    sources = {**plain, **hard}
-    sources |= {f"{name} alone": alone(s) for name, s in sources.items() if any(v.before for v in s.variants)}
-    return dict(zip(sources, HostDevice().load(list(sources.values())), strict=True))
+    made = sources()
+    made |= {f"{name} alone": alone(s) for name, s in made.items() if any(v.before for v in s.variants)}
+    return dict(zip(made, HostDevice().load(list(made.values())), strict=True))
 
 
 def _guarded(shape: tuple[int, ...], dtype: np.dtype, skew: int) -> tuple[np.ndarray, np.ndarray]:
@@ -56,16 +52,8 @@ def _run(executable, program, inputs, env, skew: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("skew", [0, 1])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_kernel_equals_interpreter(case: Case, loaded, skew: int) -> None:
-    for k, env in enumerate(case.sizes):
-        inputs = inputs_for(case.program, env, seed=k)
-        want = expected(case.program, inputs)
-        folded = max((a.size for a in inputs), default=1)
-        compare(case.program, _run(loaded[case.name], case.program, inputs, env, skew), want, folded)
-        if env:
-            hard = case.program.specialise(env)
-            compare(hard, _run(loaded[f"{case.name}@{k}"], hard, inputs, {}, skew), want, folded)
-        if f"{case.name} alone" in loaded:
-            compare(case.program, _run(loaded[f"{case.name} alone"], case.program, inputs, env, skew), want, folded)
+    others = [f"{case.name} alone"] if f"{case.name} alone" in loaded else []
+    check(case, lambda name, program, inputs, env: _run(loaded[name], program, inputs, env, skew), *others)
 
 
 def test_clusters_are_among_the_cases(loaded) -> None:
