@@ -14,12 +14,12 @@ from graphfuse.codegen.emit import Emitter
 from graphfuse.codegen.passes import walk
 from graphfuse.codegen.rowwise import MOST_KEPT, RowEmitter
 from graphfuse.codegen.source import CLUSTERS, KernelSource, Variant
-from graphfuse.codegen.teams import THREADS, WARP, Team, choose_cluster, choose_team, wished_team
+from graphfuse.codegen.teams import THREADS, WARP, Team, choose_cluster, choose_team, longest_walk, wished_team
 from graphfuse.codegen.text import INDENT
 from graphfuse.ir import expr
 from graphfuse.ir.expr import Dim, Expr
 from graphfuse.ir.program import Program
-from graphfuse.schedule.kernel import Kernel, Pointwise, Rows, nominal, plan
+from graphfuse.schedule.kernel import Kernel, Pointwise, Rows, plan
 from graphfuse.schedule.scalar import Puller, windows
 
 VECTOR = 16  # bytes of the widest access
@@ -94,11 +94,16 @@ class Shaped:
             self.moved = sum(a.bytes for a in self._tried(self.lanes).accesses) / self.lanes
             if self.lanes == 1 and not config.lanes and not config.items:
                 self.walk = columns.choose(program, segment)
-        self.team = wished_team(choose_team(program, segment, self.lanes), config) if isinstance(segment, Rows) else None
+        self.team: Team | None = None
         self.cluster: Team | None = None
-        if isinstance(segment, Rows) and self.team:
-            self.cluster = choose_cluster(program, segment, self.lanes, self.team, config)
-        self.open_rows = _open_length(program, segment, self.lanes) if isinstance(segment, Rows) and not config.team else None
+        self.open_rows: Expr | None = None  # the length of a row that only a launch knows: long ones get an entry point of their own
+        if isinstance(segment, Rows):
+            puller = Puller(program)
+            walked = walk(puller, program, segment, self.lanes)
+            self.team = wished_team(choose_team(puller, program, segment, self.lanes, walked), config)
+            self.cluster = choose_cluster(program, segment, self.lanes, walked, self.team, config)
+            longest = longest_walk(walked)
+            self.open_rows = longest if isinstance(longest, Expr) and not config.team else None
 
     def suited(self, choice: Choice) -> Shaped:
         """The same for an entry point: rows of a length that is open and may be long have a block each, few long rows a cluster."""
@@ -157,12 +162,6 @@ class Shaped:
 def _windows(program: Program, segment: Pointwise | Rows, lanes: int) -> frozenset[int]:
     """Sliding windows are worth an array where a thread has several neighbouring elements."""
     return windows(program) if lanes > 1 and isinstance(segment, Pointwise) else frozenset()
-
-
-def _open_length(program: Program, rows: Rows, lanes: int) -> Expr | None:
-    """The length of a row that only a launch knows: then long rows get an entry point with a block for each."""
-    longest = max((p.columns for p in walk(Puller(program), program, rows, lanes).passes), key=nominal)
-    return longest if isinstance(longest, Expr) else None
 
 
 def _choices(kernel: Kernel, shapes: Sequence[Shaped]) -> list[Choice]:

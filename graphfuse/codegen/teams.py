@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphfuse.codegen.config import Config
-from graphfuse.codegen.passes import MAX_UNROLLED, walk
+from graphfuse.codegen.passes import MAX_UNROLLED, Walk
 from graphfuse.ir import expr
-from graphfuse.ir.expr import Expr
+from graphfuse.ir.expr import Dim, Expr
 from graphfuse.ir.program import Program
 from graphfuse.schedule.kernel import Rows, nominal, reachable
 from graphfuse.schedule.rows import COLUMN, ROW
@@ -48,18 +48,25 @@ class Team:
         return 2 * max(1, self.threads // WARP) + (self.cluster > 1)
 
 
-def choose_team(program: Program, rows: Rows, lanes: int) -> Team:
+def longest_walk(walked: Walk) -> Dim:
+    """The columns of the longest pass."""
+    return max((p.columns for p in walked.passes), key=nominal)
+
+
+def _folds(walked: Walk) -> int:
+    return sum(bool(p.reductions) for p in walked.passes)
+
+
+def choose_team(puller: Puller, program: Program, rows: Rows, lanes: int, walked: Walk) -> Team:
     """Threads for each row: by its length, and by whether neighbours in a row are neighbours in memory."""
-    puller = Puller(program)
-    passes = walk(puller, program, rows, lanes)
-    longest = max((p.columns for p in passes.passes), key=nominal)
+    longest = longest_walk(walked)
     if isinstance(longest, Expr):
         return Team(WARP, THREADS)
-    if longest <= 1024 and not _along_columns(puller, passes.roots):
+    if longest <= 1024 and not _along_columns(puller, walked.roots):
         return Team(SECTOR if _stored_along(program, rows) else 1, 128)
     vectors = -(-longest // lanes)
     if longest > 1024 or vectors > 2 * WARP:
-        return _block_team(longest, lanes, nominal(rows.rows), sum(bool(p.reductions) for p in passes.passes))
+        return _block_team(longest, lanes, nominal(rows.rows), _folds(walked))
     if vectors & (vectors - 1) == 0:
         return Team(min(vectors, WARP), THREADS)
     # A team of the next power of 2 has idle threads. On an H200 a softmax of 21 classes takes 36 us with 32 threads, and 18 with 8.
@@ -111,16 +118,15 @@ def _stored_along(program: Program, rows: Rows) -> bool:
     return False
 
 
-def choose_cluster(program: Program, rows: Rows, lanes: int, team: Team, config: Config) -> Team | None:
+def choose_cluster(program: Program, rows: Rows, lanes: int, walked: Walk, team: Team, config: Config) -> Team | None:
     """A cluster for each row, where a block for each leaves much of the device idle or cannot hold it; None where it does not."""
-    walked = walk(Puller(program), program, rows, lanes).passes
-    longest = max((p.columns for p in walked), key=nominal)
+    longest = longest_walk(walked)
     if team.threads <= WARP or isinstance(longest, Expr) or isinstance(rows.rows, Expr):
         return None
     if config.cluster or config.team:
         return Team(team.block * config.cluster, team.block) if config.cluster not in (None, 1) else None
     size = max((t.size for t, _ in program.params), default=1)
-    if longest * size <= ONE_BLOCK and not _few(rows.rows, -(-longest // lanes), sum(bool(p.reductions) for p in walked)):
+    if longest * size <= ONE_BLOCK and not _few(rows.rows, -(-longest // lanes), _folds(walked)):
         return None
     each, threads = 16 if rows.rows * CLUSTER <= PROCESSORS else 32, 128
     while threads < 1024 and longest > threads * CLUSTER * each:
