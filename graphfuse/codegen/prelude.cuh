@@ -338,14 +338,19 @@ template <bool Max, bool Last> struct gf_fold_arg {
   }
 };
 
-// A value of another thread of the warp: `source` is its lane.
-template <class T> GF_INLINE T gf_shuffle(T x, int source) {
+// A value moved between threads word by word, as `move` moves one.
+template <class T, class Move> GF_INLINE T gf_by_words(T x, Move move) {
   union { T value; gf_u32 word[(sizeof(T) + 3) / 4]; } box;
   for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = 0;
   box.value = x;
   GF_UNROLL
-  for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = __shfl_sync(0xffffffffu, box.word[w], source);
+  for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = move(box.word[w]);
   return box.value;
+}
+
+// A value of another thread of the warp: `source` is its lane.
+template <class T> GF_INLINE T gf_shuffle(T x, int source) {
+  return gf_by_words(x, [source](gf_u32 word) { return __shfl_sync(0xffffffffu, word, source); });
 }
 template <class T> GF_INLINE T gf_beside(T x, int by) { return gf_shuffle(x, (threadIdx.x + by) & 31); }
 // What a thread knows of its elements, which come in vectors of W. All are taken from its first one (if that is no giant), so that no
@@ -379,12 +384,7 @@ template <class T, int W> struct gf_moments {
 };
 
 template <class T> GF_INLINE T gf_shuffle_xor(T x, int mask) {
-  union { T value; gf_u32 word[(sizeof(T) + 3) / 4]; } box;
-  for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = 0;
-  box.value = x;
-  GF_UNROLL
-  for (int w = 0; w < (int)((sizeof(T) + 3) / 4); ++w) box.word[w] = __shfl_xor_sync(0xffffffffu, box.word[w], mask);
-  return box.value;
+  return gf_by_words(x, [mask](gf_u32 word) { return __shfl_xor_sync(0xffffffffu, word, mask); });
 }
 
 // The fold of every thread's x over a team of `Team` threads, a power of 2; all of them get it. Teams of more than a warp are
