@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from graphfuse.codegen.teams import WARP, Team
+from graphfuse.codegen.config import WARP
+from graphfuse.codegen.teams import Team
 from graphfuse.codegen.text import compute_type, literal
 from graphfuse.ir.dtypes import DType
 from graphfuse.ir.program import Program

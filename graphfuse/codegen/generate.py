@@ -9,12 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from graphfuse.codegen import columns, pointwise
-from graphfuse.codegen.config import BY_RULE, Config
+from graphfuse.codegen.config import BY_RULE, WARP, Config
 from graphfuse.codegen.emit import Emitter
 from graphfuse.codegen.passes import walk
 from graphfuse.codegen.rowwise import MOST_KEPT, RowEmitter
 from graphfuse.codegen.source import CLUSTERS, KernelSource, Variant
-from graphfuse.codegen.teams import THREADS, WARP, Team, choose_cluster, choose_team, longest_walk, wished_team
+from graphfuse.codegen.teams import THREADS, Team, choose_cluster, choose_team, longest_walk, wished_team
 from graphfuse.codegen.text import INDENT
 from graphfuse.ir import expr
 from graphfuse.ir.expr import Dim, Expr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphfuse.codegen.cases import load_early, load_needed
+from graphfuse.codegen.config import WARP
 from graphfuse.codegen.emit import Emitter
 from graphfuse.codegen.windows import exchange, find_windows, window
 from graphfuse.ir import expr
@@ -20,7 +21,6 @@ MOST_ITEMS = 8
 MOST_AT_ONCE = 8  # loads before anything is computed
 LESS = 0.7  # of the loads that rows on their own need
 BUSY = 1 << 18  # threads that keep any device busy
-WARP = 32
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from graphfuse.codegen.config import WARP
 from graphfuse.codegen.emit import Emitter
 from graphfuse.codegen.folds import Fold
 from graphfuse.codegen.moments import LEAST, Moments, squares
 from graphfuse.codegen.passes import MAX_UNROLLED, Pass, Walk, pass_lanes, unit_name, walk
 from graphfuse.codegen.pointwise import steps, store
-from graphfuse.codegen.teams import PROCESSORS, WARP, Team
+from graphfuse.codegen.teams import PROCESSORS, Team
 from graphfuse.codegen.text import compute_type
 from graphfuse.ir.expr import Dim, Expr
 from graphfuse.ir.program import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphfuse.codegen.config import Config
+from graphfuse.codegen.config import WARP, Config
 from graphfuse.codegen.passes import MAX_UNROLLED, Walk
 from graphfuse.ir import expr
 from graphfuse.ir.expr import Dim, Expr
@@ -15,7 +15,6 @@ from graphfuse.schedule.rows import COLUMN, ROW
 from graphfuse.schedule.scalar import Node, Puller, linear
 
 THREADS = 256
-WARP = 32
 PROCESSORS = 132  # of a large device
 MANY_ROWS = 256  # enough to fill one with a block each
 CLUSTER = 8  # blocks, as many as every device that has clusters can run together

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from graphfuse.ir.errors import GraphfuseError
+from graphfuse.ir.files import write_text
+
+ELSEWHERE = "set GRAPHFUSE_DATA_DIR to another folder"
 
 
 def data_folder() -> Path:
@@ -27,11 +29,10 @@ def write_json(path: Path, document: Any) -> Path:
     """Writes a file in one step, its folder too where there is none. Raises GraphfuseError when that cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(document, out, indent=1)
-            out.write("\n")
-        Path(temporary).replace(path)
     except OSError as error:
-        raise GraphfuseError(f"{path}: cannot be written: {error.strerror or error}; set GRAPHFUSE_DATA_DIR to another folder") from error
+        raise GraphfuseError(f"{path}: cannot be written: {error.strerror or error}; {ELSEWHERE}") from error
+    try:
+        write_text(path, json.dumps(document, indent=1) + "\n")
+    except GraphfuseError as error:
+        raise GraphfuseError(f"{error}; {ELSEWHERE}") from error
     return path
